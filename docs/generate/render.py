@@ -367,13 +367,15 @@ def cell_events() -> str:
 
 
 def identities() -> str:
-    """Return one row per identity of the audit."""
+    """Return one row per identity of the audit of a stored step."""
     from sorl.audit import IDENTITIES
 
-    return markdown_table(
-        ["identity", "what must hold", "where it does not"],
-        ([f"`{one.name}`", one.must, one.means] for one in IDENTITIES.values()),
-    )
+    return _identities(IDENTITIES.values())
+
+
+def _identities(declared: Iterable[Any]) -> str:
+    rows = ([f"`{one.name}`", one.must, one.means] for one in declared)
+    return markdown_table(["identity", "what must hold", "where it does not"], rows)
 
 
 # docs/identities.md
@@ -387,9 +389,13 @@ def identity_sections() -> str:
 
 
 def _identity(one: Any) -> str:
-    from sorl.audit.registry import RECORDED, TABLES
+    from sorl.audit.registry import RECORDED, TABLES, WITNESS
 
-    applies = {TABLES: "From the rows of every step.", RECORDED: "In stored steps of other trainers' runs."}
+    applies = {
+        TABLES: "From the rows of every step.",
+        RECORDED: "In stored steps of other trainers' runs.",
+        WITNESS: "From the witnesses of all steps.",
+    }
     lines = [f"## {one.name}", "", f"**{one.must}.** {applies.get(one.reads, 'In stored steps.')}", ""]
     lines += [f"    {one.formula}", ""]
     lines += [f"- **If not**: {one.means}."]

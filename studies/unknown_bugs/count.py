@@ -21,7 +21,9 @@ import tomli_w
 from sorl.agent.draws import draw
 from sorl.grid.cell import merge
 from sorl.spec import COLLAPSED, InputError
+from sorl.spec.evidence import Check
 from sorl.spec.markdown import markdown_table
+from sorl.store import batches
 from studies import Share, stored
 from studies.unknown_bugs.healthy import configurations, drawn
 
@@ -249,26 +251,19 @@ def train(case: Case, runs: Path) -> None:
 
 def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
     """Audit and diagnose the trained cases."""
-    from sorl.audit import IDENTITIES, audit
+    from sorl.audit import IDENTITIES
     from sorl.cli.shared import current
     from sorl.diagnosis.diagnose import diagnose
     from sorl.diagnosis.log import of_run
     from sorl.diagnosis.report import in_order
-    from sorl.store import batches
     from studies.unknown_bugs.second import BUGS
 
     reader = current(runs)
     order = list(IDENTITIES)
     for case in asked:
         folder = runs / EXPERIMENT / case.run_id
-        checks = sorted(audit(folder, batches.steps(folder)), key=lambda c: (c.step, order.index(c.identity)))
+        checks = _audited(folder)
         violated = [c for c in checks if not c.missing and c.violated]
-        wanted = EXPECTS[case.kind][0] if case.at_step is not None else ()
-        since = [
-            c for c in checks if case.at_step is not None and c.step >= case.at_step and c.identity in wanted
-        ]
-        checked = {c.identity for c in since if not c.missing}
-        lacking = {c.identity: c.missing for c in since if c.identity not in checked}
         log = of_run(reader, case.run_id, runs)
         named = next(iter(diagnose(log).findings), None)
         headline = next(iter(in_order(diagnose(log, checks=checks))), None)
@@ -288,12 +283,33 @@ def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
             step=first.step if first else None,
             says=first.says if first else None,
             violated=", ".join(sorted({c.identity for c in violated}, key=order.index)),
-            missing=" | ".join(f"{name}: {why}" for name, why in lacking.items()),
+            missing=_lacking(case, checks),
             cause=named.cause.name if named else None,
             confidence=named.clue.confidence if named else None,
             since=named.clue.step if named else None,
             headline=headline.cause.name if headline else None,
         )
+
+
+def _audited(folder: Path) -> list[Check]:
+    """Return the checks of all stored steps, rows and witnesses of a run, by step and the audit's order."""
+    from sorl.audit import IDENTITIES, audit, table_checks, witness_checks, witness_tables
+
+    order = list(IDENTITIES)
+    checks = [*audit(folder, batches.steps(folder)), *table_checks(folder)]
+    checks += witness_checks(witness_tables(folder))
+    return sorted(checks, key=lambda check: (check.step, order.index(check.identity)))
+
+
+def _lacking(case: Case, checks: Sequence[Check]) -> str:
+    """Return what the expected identities need that were checked in no step with the bug."""
+    if case.at_step is None:
+        return ""
+    wanted = EXPECTS[case.kind][0]
+    since = [check for check in checks if check.step >= case.at_step and check.identity in wanted]
+    checked = {check.identity for check in since if not check.missing}
+    lacking = {check.identity: check.missing for check in since if check.identity not in checked}
+    return " | ".join(f"{name}: {why}" for name, why in lacking.items())
 
 
 def write(found: Sequence[Answer], path: Path) -> None:
@@ -340,25 +356,24 @@ def page(found: Sequence[Answer]) -> str:
     lines += [f"The diagnosis by itself, without the audit: right {right}, wrong and sure {wrong}.", ""]
     for kind in (HEALTHY, *FRESH, *VLLM):
         whole = [a for a in found if a.kind == kind]
-        healthy = [a for a in whole if a.outcome not in COLLAPSED]
-        broken, named = (
-            [a for a in healthy if value(a)] for value in (lambda a: a.violated, lambda a: a.cause)
-        )
-        fallen = (
-            f" Left out: {len(whole) - len(healthy)} that collapsed." if len(whole) > len(healthy) else ""
-        )
-        if whole:
-            lines += [
-                (
-                    f"Runs that are {kind}: with a violated identity {Share(len(broken), len(healthy))}, with"
-                    f" a finding of the diagnosis {Share(len(named), len(healthy))}.{fallen}"
-                ),
-                "",
-            ]
+        lines += [_healthy(kind, whole), ""] if whole else []
     kinds = dict.fromkeys(a.kind for a in faulty)
     rows = [_kind(kind, [a for a in faulty if a.kind == kind]) for kind in kinds]
     return "\n".join(
         [*lines, markdown_table(("bug", "runs", *VERDICTS, "first violated", "diagnosis first"), rows)]
+    )
+
+
+def _healthy(kind: str, whole: Sequence[Answer]) -> str:
+    """Return what healthy runs of a kind are accused of; those that collapsed are left out."""
+    healthy = [a for a in whole if a.outcome not in COLLAPSED]
+    broken = sum(bool(a.violated) for a in healthy)
+    named = sum(bool(a.cause) for a in healthy)
+    fallen = len(whole) - len(healthy)
+    left_out = f" Left out: {fallen} that collapsed." if fallen else ""
+    return (
+        f"Runs that are {kind}: with a violated identity {Share(broken, len(healthy))}, with"
+        f" a finding of the diagnosis {Share(named, len(healthy))}.{left_out}"
     )
 
 

@@ -77,7 +77,10 @@ def retriever_cached_by_first_word(trainer: Trainer, patch: Patch) -> None:
 
     def search(plain: Any, question: Any, query: str, turn: int) -> Any:
         found = plain(question, query, turn)
-        return found if found is None else cache.setdefault(query.split()[0] if query.split() else "", found)
+        if found is None:
+            return None
+        first_word = query.partition(" ")[0]
+        return cache.setdefault(first_word, found)
 
     patch(trainer.sampler.world, "search", search)
 

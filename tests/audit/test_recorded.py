@@ -423,7 +423,7 @@ def test_a_run_without_stored_batches_is_audited_by_its_rows(tmp_path: Path) -> 
     assert batches.steps(folder) == []
     result = sorl("audit", folder.name, runs=tmp_path / "runs")
     assert result.exit_code == 0, result.output
-    assert "its rows are audited" in result.stdout
+    assert "rows and witnesses of all steps checked" in result.stdout
     assert "needs a stored batch: give responses= to Ledger.rollouts" in result.stdout
     rows = told("audit", folder.name, runs=tmp_path / "runs")
     held_rows = {row["identity"] for row in rows if row["state"] == "holds"}

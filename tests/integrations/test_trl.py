@@ -1,5 +1,6 @@
 """What is recorded of a GRPOTrainer equals its own tensors and its own log."""
 
+import copy
 import json
 import logging
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sorl.audit import witness_checks, witness_tables
 from sorl.integrations import trl
 from sorl.spec import InputError
 from sorl.store import batches
@@ -232,3 +234,35 @@ def test_of_a_rollout_function_nobody_knows_what_its_turns_did(recorded):
     rows = read(folder, "trajectory")
     assert {row["n_searches"] for row in rows} == {None}
     assert {row["answer"] for row in rows} == {"one text for all turns"}
+
+
+class Trained(FakeGRPO):
+    """A fake with weights, whose optimizer takes a step for each update."""
+
+    def __init__(self):
+        super().__init__()
+        weights = torch.nn.ModuleDict({"lm_head": torch.nn.Linear(3, 2)})
+        self.model = weights.train()
+        self.ref_model = copy.deepcopy(weights)
+        self.optimizer = torch.optim.SGD(weights.parameters(), lr=1e-3)
+
+    def _compute_loss(self, model, inputs):
+        return super()._compute_loss(model, inputs) + model["lm_head"](torch.ones(3)).sum()
+
+    def _maybe_log_save_evaluate(self, tr_loss, grad_norm, model, *args, learning_rate=None):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def test_weights_and_tokens_are_witnessed_and_hold(recorded):
+    _, folder = recorded(Trained())
+    rows = read(folder, "witness")
+    policy = [row for row in rows if row["network"] == "policy"]
+    assert [row["optimizer_steps"] for row in policy] == [8] * len(policy)
+    assert all(row["moved"] > 0 for row in policy)
+    assert {row["network"] for row in rows} == {"policy", "reference"}
+    batches = read(folder, "witness_batch")
+    assert all(row["sampled_checksum"] == row["trained_checksum"] is not None for row in batches)
+    checks = list(witness_checks(witness_tables(folder)))
+    assert not [check for check in checks if check.violated]
+    assert {check.identity for check in checks if check.missing} == {"sampler_weights"}

@@ -261,7 +261,17 @@ def step_rows(
         "success_low": success[at] * 0.8,
         "success_high": np.minimum(1, success[at] * 1.1),
     }
+    weights = {
+        "network": ["policy"] * len(steps),
+        "layer": ["layer 0"] * len(steps),
+        "weight_norm": np.full(len(steps), 3.0),
+        "fingerprint_start": rng.normal(0, 1, len(steps)),
+    }
+    checksums = rng.integers(2**48, size=len(steps))
+    batch = {"sampled_checksum": checksums, "trained_checksum": checksums}
     found = {
+        "witness": {"run_id": run_id, "step": steps, **weights},
+        "witness_batch": {"run_id": run_id, "step": steps, **batch},
         "step": step,
         "minibatch": minibatch,
         "trajectory": trajectory,

@@ -10,6 +10,7 @@ from sorl.audit.declaration import Declaration, declaration_of
 from sorl.audit.registry import IDENTITIES, Identity, arrange, asked_of_steps
 from sorl.audit.run import audit, chosen
 from sorl.audit.tables import table_checks
+from sorl.audit.witnesses import WitnessTables, witness_checks, witness_tables
 from sorl.spec.evidence import Check
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Check",
     "Declaration",
     "Identity",
+    "WitnessTables",
     "asked_of_steps",
     "audit",
     "chosen",
@@ -26,6 +28,8 @@ __all__ = [
     "recorded",
     "table_checks",
     "tables",
+    "witness_checks",
+    "witness_tables",
 ]
 
 # From the question to the optimizer: the first violation is the one nearest to its cause.
@@ -35,12 +39,14 @@ arrange(
         "token_ids",
         "row_lengths",
         "loss_mask",
+        "trained_tokens",
         "trained_mask",
         "turns",
         "reward",
         "reward_mean",
         "fresh_batch",
         "rollout_age",
+        "sampler_weights",
         "behaviour_log_probs",
         "log_prob_range",
         "sampling",
@@ -50,6 +56,7 @@ arrange(
         "old_log_probs",
         "old_log_probs_fixed",
         "reference_log_probs",
+        "reference_still",
         "values",
         "group_size",
         "advantages",
@@ -64,10 +71,14 @@ arrange(
         "gradient_clip",
         "learning_rate",
         "peak_learning_rate",
+        "optimizer_steps",
         "log_probs",
         "critic_loss",
         "critic_gradient",
         "weights",
+        "weights_between_steps",
+        "policy_moves",
+        "frozen_layers",
         "optimizer_state",
     )
 )

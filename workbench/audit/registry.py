@@ -16,6 +16,7 @@ PAGE = "docs/identities.md"
 STEP = "step"  # an identity of a stored step: it looks at a Case
 RECORDED = "recorded"  # the same, of runs of other trainers: sorl's own trainer has a closer one
 TABLES = "tables"  # an identity of the rows of a run: it looks at Tables
+WITNESS = "witness"  # an identity over time: it looks at WitnessTables
 
 Look = Callable[[Any], Iterator[Check]]  # of a Case or of Tables
 

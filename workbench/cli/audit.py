@@ -42,7 +42,7 @@ def audit(
     """Recompute what stored steps say they did: rewards, log-probs, advantages, losses, gradients, weights.
 
     A violated identity is a proof that something is wrong, whatever its cause. Exit code 1 if there is one. A
-    run that was recorded from another trainer is audited by what its stored batches and tables hold.
+    run of another trainer is audited by what its stored batches, tables and witnesses hold.
     """
     from sorl.audit import IDENTITIES
 
@@ -101,7 +101,10 @@ def checks(
         _say_unread(unread, wanted)
     if not wanted:
         found = _without_batches(declared, only)
-    return found + ([] if steps else list(auditing.table_checks(folder, only, declared)))
+    if not steps:
+        found += auditing.table_checks(folder, only, declared)
+        found += auditing.witness_checks(auditing.witness_tables(folder), only)
+    return found
 
 
 def _without_batches(declared: Declaration, only: Sequence[str]) -> list[Check]:
@@ -165,7 +168,8 @@ def _print(run: str, found: Sequence[Check]) -> None:
     from sorl.audit import IDENTITIES
 
     steps = sorted({check.step for check in found if check.step >= 0})
-    echo(f"{run}: steps {batches.ranges(steps)} audited" if steps else f"{run}: its rows are audited")
+    stored = f"steps {batches.ranges(steps)} audited, " if steps else ""
+    echo(f"{run}: {stored}rows and witnesses of all steps checked")
     broken = [check for check in found if check.violated]
     if broken:
         _print_violations(broken)

@@ -145,7 +145,7 @@ def sentence(check: Check) -> str:
 
 def since(check: Check) -> str:
     """Return from which step on an identity is broken, where an earlier one was checked."""
-    if check.holds_until is None:
+    if check.holds_until is None or "holds until" in check.says:
         return ""
     changed = f", where {check.changed}" if check.changed else ""
     if check.holds_until == check.step - 1:

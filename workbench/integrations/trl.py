@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -180,6 +180,7 @@ class Recording:
             self.step = step
             self.first_update = trainer.state.global_step
             self.count = 0
+            self.witness("start")
         n = len(out["prompt_ids"])
         rank = trainer.accelerator.process_index
         out[ROW] = torch.arange(self.count, self.count + n, device=out["prompt_ids"].device)
@@ -254,6 +255,7 @@ class Recording:
             "entropy": seen["entropy"],
             "log_prob_behaviour": behaviour,
             "log_prob_ref": inputs.get("ref_per_token_logps"),
+            "tokens": inputs.get("completion_ids"),
             **own,
         }
         metrics = getattr(trainer, "_metrics", {}).get("train", {})
@@ -287,7 +289,24 @@ class Recording:
             self.step, update=number, **{k: float(v) for k, v in scalars.items() if v is not None}
         )
         if self.before + trainer._step // self.window > self.step:
+            self.witness("end")
             self.ledger.end(self.step)
+
+    def witness(self, when: Literal["start", "end"]) -> None:
+        """Witness the policy, and at the start of a step the reference; vLLM's copy has other names."""
+        trainer = self.trainer
+        unwrap = getattr(trainer.accelerator, "unwrap_model", lambda model: model)
+        policy = unwrap(trainer.model)
+        if not hasattr(policy, "named_parameters"):
+            return
+        optimizer = getattr(trainer, "optimizer", None)
+        named = policy.named_parameters()
+        self.ledger.weights(self.step, "policy", named, when=when, optimizer=optimizer)
+        reference = getattr(trainer, "ref_model", None)
+        if when == "start" and reference is not None:
+            named = unwrap(reference).named_parameters()
+            is_moving = bool(getattr(trainer.args, "sync_ref_model", False))
+            self.ledger.weights(self.step, "reference", named, trainable=is_moving)
 
 
 def text_of(prompt: Any) -> str:

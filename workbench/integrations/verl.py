@@ -272,6 +272,8 @@ def training(plain: Callable[..., Any]) -> Callable[..., Any]:
         mode = config.policy_loss.get("loss_mode", VANILLA)
         _now = update = begin(engine, data, config, loss_of(mode, config.loss_scale_factor))
         recorder = recorder_of(engine, config, mode)
+        if recorder is not None:
+            recorder.before(engine)
 
         def watched(model_output: Any, data: Any, dp_group: Any = None) -> Any:
             update.data = data
@@ -355,6 +357,7 @@ class Recorder:
         self.most = float(learn.clip_grad or math.inf)
         self.number = -1
         self.step = Step(None, 1)
+        self.actor: Any = None  # its module
         self.ranks = engine.get_data_parallel_size()
         planned = getattr(learn, "total_training_steps", -1)
         self.iterations = planned if planned and planned > 0 else None
@@ -429,6 +432,7 @@ class Recorder:
                 "epoch": number // self.step.per_epoch,
                 "log_prob": log_prob,
                 "trajectory": self.step.trajectory[data[ROW].cpu()],
+                "tokens": dense(data, "responses", width),
                 "values_old": dense(data, "values", width),
                 "returns": dense(data, "returns", width),
                 "policy_loss": last_logged(out, "actor/pg_loss"),
@@ -445,6 +449,14 @@ class Recorder:
 
         values.register_hook(weighed)
 
+    def before(self, engine: Any) -> None:
+        """Witness the actor before the first update of a step, where this rank has its whole tensors."""
+        self.actor = getattr(engine, "module", None)
+        if self.step.updates == 0 and hasattr(self.actor, "named_parameters"):
+            named = self.actor.named_parameters()
+            optimizer = getattr(engine, "optimizer", None)
+            self.ledger.weights(self.number, "policy", named, optimizer=optimizer)
+
     def after(self, engine: Any, out: Mapping[str, Any]) -> None:
         """Record what is known after the update."""
         norm = out["metrics"].get("grad_norm")
@@ -459,6 +471,8 @@ class Recorder:
 
     def end(self) -> None:
         """End the step, and the run after its last one."""
+        if hasattr(self.actor, "named_parameters"):
+            self.ledger.weights(self.number, "policy", self.actor.named_parameters(), when="end")
         self.ledger.end(self.number)
         if self.iterations is not None and self.number + 1 >= self.iterations:
             self.ledger.close()

@@ -141,11 +141,18 @@ def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarr
         "rows": torch.cat(rows).int(),
     }
     names = ["log_prob", *(["values"] if all(update.values is not None for update in updates) else [])]
-    # A schedule may train on a part of each row only, with advantages and old log-probs of its own.
-    if not (stacked("mask") == batch.mask[torch.cat(rows)]).all():
-        names += ["mask", "advantages", "log_prob_old"]
+    # A schedule may train on a part of each row only, with advantages and old log-probs of its own; a bug may
+    # lose or mix up what a row has in the batch.
+    own = ("mask", "advantages", "log_prob_old")
+    if not all(_is_same(stacked(name), getattr(batch, name)[torch.cat(rows)]) for name in own):
+        names += own
     found |= {name: stacked(name) for name in names}
     return {f"update.{name}": _numpy(tensor) for name, tensor in found.items()}
+
+
+def _is_same(trained: Tensor, stored: Tensor) -> bool:
+    """Whether updates had the numbers of the batch, NaN where it has NaN."""
+    return bool(((trained == stored) | (trained.isnan() & stored.isnan())).all())
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,6 +18,7 @@ from sorl.diagnostics.evidence import fingerprint as fingerprint_of
 from sorl.learn.networks import log_probs
 from sorl.objective import Algorithm, policy_loss, prepare
 from sorl.objective.advantage import positions, value_loss
+from sorl.recording.witness import row_checksums, total_checksum
 
 PADDING, PROMPT, WRITTEN, OBSERVED = range(-1, 3)  # where a token comes from
 KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTEN: "written tokens"}
@@ -156,6 +158,41 @@ def problem(
 def fingerprint(batch: Batch) -> int:
     """Return a hash of the tokens of the batch and its loss mask, padding left out."""
     return fingerprint_of(*(x[batch.inside].numpy().tobytes() for x in (batch.tokens, batch.mask)))
+
+
+class Checksums(NamedTuple):
+    """Of the trajectories that a step trains on: checksums as they were sampled and as they are trained."""
+
+    trajectories: int
+    sampled: int | None  # None: an episode came without its stretches
+    trained: int
+
+
+def checksums(batch: Batch, episodes: Sequence[Episode]) -> Checksums:
+    """Checksums of tokens and loss masks; rows that the selection dropped are in none of the two."""
+    mask = batch.mask.numpy()
+    rows = np.flatnonzero(mask.any(axis=1))
+    trained = total_checksum(row_checksums(batch.tokens.numpy()[rows], mask[rows]))
+    used = [episodes[row] for row in rows.tolist()]
+    if not all(episode.stretches for episode in used):
+        return Checksums(len(rows), None, trained)
+    return Checksums(len(rows), total_checksum(sampled_checksums(used)), trained)
+
+
+def sampled_checksums(episodes: Sequence[Episode]) -> list[int]:
+    """Checksums of episodes by their stretches of tokens: what the sampler wrote, and what it was given."""
+    stretches = list(chain.from_iterable(episode.stretches for episode in episodes))
+    sizes = np.fromiter(map(len, stretches), np.int64, len(stretches))
+    counts = [len(episode.stretches) for episode in episodes]
+    first = np.cumsum([0, *counts[:-1]])
+    lengths = np.add.reduceat(sizes, first) if episodes else np.zeros(0, dtype=np.int64)
+    numbers = np.arange(len(sizes)) - np.repeat(first, counts)  # of each stretch in its episode
+    inside = np.arange(lengths.max(initial=1)) < lengths[:, None]
+    tokens = np.zeros(inside.shape, dtype=np.int64)
+    tokens[inside] = np.fromiter(chain.from_iterable(stretches), np.int64, int(lengths.sum()))
+    mask = np.zeros(inside.shape, dtype=bool)
+    mask[inside] = np.repeat(numbers % 2 == 1, sizes)
+    return row_checksums(tokens, mask)
 
 
 def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int]] | None:

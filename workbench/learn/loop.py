@@ -31,6 +31,7 @@ from sorl.learn.probe import controls
 from sorl.learn.rollout import Rollout, batch_of
 from sorl.learn.rollouts import Sampler
 from sorl.learn.update import Learner, non_finite
+from sorl.learn.witnesses import Witnesses
 from sorl.objective import prepare
 from sorl.recording.recorder import MB, Recorder
 from sorl.spec import InputError, RunSettings, StopSettings, check
@@ -82,6 +83,7 @@ class Trainer:
         select = algorithm.select
         self.sampler = Sampler(settings, world, self.engine, self.group_size, select, self.fault)
         self.packer = Packer(settings, self.learner)
+        self.witnesses = Witnesses(self.learner) if settings.record.witnesses else None
         self._check_routing()
         self.queue: deque[Rollout] = deque()
         self.step = 0
@@ -98,12 +100,16 @@ class Trainer:
             with self._timed("evaluation"):
                 heldout = self._evaluate()
             with self._timed("rollout"):
+                if self.witnesses:
+                    self.witnesses.start()
                 sampled, rollout = self._roll_out()
             with self._timed("update"):
                 batch = self._old_log_probs(rollout)
                 batch = self._values(batch)
                 batch = self._advantages(batch)
                 updates = self._optimise(batch, rollout.policy_step)
+                if self.witnesses:
+                    self.witnesses.finish()
             row = self._log(sampled, rollout, batch, updates, heldout)
             self.step += 1
             yield row
@@ -132,6 +138,8 @@ class Trainer:
                 rollout.values = self.learner.values(batch)
             self.queue.append(rollout)
         sampled = self.queue[-1]
+        if self.witnesses:
+            self.witnesses.sampler(self.sampler.sampled_by, sampled.policy_step)
         return sampled, self.fault("take", self.queue.popleft(), self.step)
 
     def _old_log_probs(self, rollout: Rollout) -> Batch:
@@ -143,6 +151,8 @@ class Trainer:
             batch = replace(batch, log_prob_old=old, routes_old=routes)
         if self.reference is not None:
             reference = self.fault("reference", self.reference, self.step)
+            if self.witnesses:
+                self.witnesses.reference(reference)
             batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
         return batch
 
@@ -201,6 +211,8 @@ class Trainer:
         tokens = sum(int(u.mask.sum()) for u in updates)
         self.tokens += tokens
         self.recorder.batch(self.step, self.packer.close(batch, updates))
+        if self.witnesses:
+            self.witnesses.record(self.recorder, self.step, checks.checksums(batch, rollout.episodes))
         weights = getattr(self.engine, "weights", None)
         stale = rollout.episodes is not sampled.first
         evidence = StepEvidence(

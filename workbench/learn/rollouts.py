@@ -30,6 +30,7 @@ class Sampler:
     group_size: int
     select: Select
     fault: Fault
+    sampled_by: Engine | None = None  # what the last draw came from
 
     def rollout(self, number: int, policy_step: int) -> Rollout:
         """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see
@@ -54,6 +55,7 @@ class Sampler:
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
         engine = self.fault("engine", self.engine, step)
+        self.sampled_by = engine
         world = self.fault("world", self.world, step)
         prompts = self.settings.learn.episodes // self.group_size
         seed = self.settings.seed

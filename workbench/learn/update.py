@@ -112,6 +112,7 @@ class Learner:
     planned: int = 0  # updates of the whole run, for the schedules of the learning rate
     spans: Spans | None = None  # tells thoughts, searches and answers apart in the evidence
     skipped: bool = False  # whether the early stop left out the policy's last step
+    backward_passes: int = 0  # of the policy since the start of the session
 
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
@@ -176,6 +177,7 @@ class Learner:
         every = settings.clip_bias_every
         measure_bias = stabilise.needs_bias or (every > 0 and self.updates % every == 0)
         micros = self._micro_batches(batch)
+        self.backward_passes += len(micros)
         whole = Normaliser.of(batch, len(micros), self.algorithm.correction)
         sums = None  # of clip and stabiliser, over the minibatch: of a split one by a pass without gradients
         if len(micros) > 1 and self.algorithm.needs_statistics:

@@ -19,13 +19,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import wraps
 from glob import escape
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count
+from itertools import chain, count
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO, Any, Literal, Self
@@ -33,6 +34,7 @@ from typing import IO, Any, Literal, Self
 import numpy as np
 from safetensors.numpy import load, save
 
+from sorl.recording.witness import Witness
 from sorl.spec import BatchesSettings, InputError, nearest
 from sorl.spec.files import lock_file
 from sorl.spec.names import FolderName, folder_to_write, slug
@@ -123,6 +125,8 @@ class Ledger:
     fractions are NULL. `decode` turns token ids into texts, in another thread. `resume`: continue the newest
     run of the same settings, or `run`; steps that it already has are not recorded twice.
 
+    `witnesses` = False: calls of `weights` do nothing.
+
     What limits the cost: `every` n-th step, and those around an alarm, keep the rows of trajectories, turns
     and tokens; about so many `trajectories` of a step are measured, whole prompt groups (None = all); so many
     of them with every token (`tokens`); `batches`: the black box; `memory_mb` that may wait to be sent.
@@ -152,6 +156,7 @@ class Ledger:
         tokens: int = 2,
         batches: BatchesSettings | None = None,
         memory_mb: int = 1024,
+        witnesses: bool = True,
         process_group: Any = None,
         trainer: str = "",
     ) -> None:
@@ -159,6 +164,9 @@ class Ledger:
         self.seconds = 0.0  # that recording took the trainer in this step
         self.trajectories = trajectories
         self.decode = decode
+        self.witnesses = witnesses
+        self._witnesses: dict[str, Witness] = {}  # by network
+        self._started_at = datetime.now(UTC).replace(tzinfo=None)
         self._most = memory_mb * MB
         self._warned: set[str] = set()
         self._words: dict[str, int] = {}  # of trainers that hand over texts: their ids
@@ -321,6 +329,7 @@ class Ledger:
         values_old: Any = None,
         returns: Any = None,
         entropy: Any = None,
+        tokens: Any = None,
         terms: Mapping[str, Any] | None = None,
         **scalars: Any,
     ) -> None:
@@ -331,6 +340,7 @@ class Ledger:
         aligned with the responses: entry t speaks of token t of the response (of the whole trajectory where
         no prompts were told); `advantages` may be (B,). `trajectory` (B,): the row of the rank's `rollouts`
         (None: 0..B-1; -1: padding). `turn`: turn of each token from 1 (None: the runs of ones in `mask`).
+        `tokens`: the ids that this update trains on, to be compared with those of `rollouts`.
         `terms`: what only the loss knows (TERMS); without them ratio, clip and gradient weight follow from
         the ledger's `clip`, for a loss averaged over tokens.
 
@@ -361,6 +371,7 @@ class Ledger:
             "values_old": values_old,
             "returns": returns,
             "entropy": entropy,
+            "tokens": tokens,
             **(terms or {}),
             **{f"scalar.{name}": value for name, value in scalars.items()},
         }
@@ -373,11 +384,45 @@ class Ledger:
         arrays = {name: _host(value) for name, value in given.items() if value is not None}
         if wrong := {
             n: tuple(arrays[n].shape)
-            for n in ("mask", "turn", *TOKENS, *TERMS)
+            for n in ("mask", "turn", "tokens", *TOKENS, *TERMS)
             if n in arrays and arrays[n].shape != arrays["log_prob"].shape
         }:
             raise ValueError(f"log_prob is {tuple(arrays['log_prob'].shape)}, but {wrong}")
         self._put({"kind": "update", "step": step, "update": number, "epoch": epoch}, arrays)
+
+    @_guarded
+    def weights(
+        self,
+        step: int,
+        network: str,
+        named_parameters: Iterable[tuple[str, Any]],
+        *,
+        when: Literal["start", "end"] = "start",
+        trainable: bool | None = None,
+        of_step: int | None = None,
+        optimizer: Any = None,
+    ) -> None:
+        """Witness the weights of `network`: policy, critic, reference or sampler.
+
+        Call it before the first update of a step, and again with when="end" after the last one, before
+        `end`; of a reference or a sampler the first call is enough. What is kept of each group of layers are
+        its size, norms and a fingerprint, a few numbers.
+
+        `named_parameters`: whole tensors by name, as of a module. With several ranks the first one counts;
+        weights that are spread over ranks are left out, with one warning. `trainable`: whether the network is
+        meant to move (None: where a tensor requires a gradient). `of_step`: the step whose weights a sampler
+        claims to have (None: this one). `optimizer`: of torch, with these very tensors; its steps are counted
+        from then on.
+        """
+        if not self.witnesses or self.rank or not self._follow(step):
+            return
+        witness = self._witnesses.setdefault(network, Witness(network))
+        if when == "end":
+            witness.finish(named_parameters)
+            return
+        witness.start(named_parameters, of_step, trainable)
+        if optimizer is not None:
+            witness.watch(getattr(optimizer, "optimizer", optimizer))  # accelerate wraps it
 
     @_guarded
     def evaluation(self, step: int, *, data: str, success: float, episodes: int) -> None:
@@ -400,6 +445,7 @@ class Ledger:
         self._began = now
         self.seconds = 0.0
         self._ended = step
+        self._put_witnesses(step)
         self._put({"kind": "end", "step": step, "seconds": seconds}, {})
         self._kept = None
         self._count = 0
@@ -538,6 +584,15 @@ class Ledger:
             arrays = {}
             size = 0
         self._queue.put((size, meta, arrays, self._kept))
+
+    def _put_witnesses(self, step: int) -> None:
+        """Queue what was seen of the weights in the step."""
+        rows = list(chain.from_iterable(witness.rows() for witness in self._witnesses.values()))
+        for witness in self._witnesses.values():
+            witness.forget()
+        if rows:
+            meta = {"kind": "witness", "step": step, "rows": rows}
+            self._put(meta | {"started_at": self._started_at.isoformat()}, {})
 
     def _give_up(self, why: str) -> None:
         self.dead = True

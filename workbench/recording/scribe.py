@@ -31,6 +31,7 @@ from sorl.diagnostics.rules import Event
 from sorl.diagnostics.tokens import CLAMP
 from sorl.recording.ledger import AVERAGED, PARTS, SUMMED, TERMS, TOKENS, decode
 from sorl.recording.recorder import Recorder
+from sorl.recording.witness import as_columns, row_checksum, total_checksum, trained_rows
 from sorl.spec import BatchesSettings, LearnSettings, RecordSettings, RunSettings
 
 RANKS_WAIT = 60.0  # seconds for the rows of a rank; without them the step is measured as it is, with an event
@@ -161,6 +162,11 @@ class Scribe:
                 number, [{name: meta[name] for name in ("data", "success", "episodes")}]
             )
             return
+        if kind == "witness" and rank == 0:
+            columns = as_columns(meta["rows"])
+            started_at = datetime.fromisoformat(meta["started_at"])
+            self.recorder.rows("witness", {"step": number, "started_at": started_at, **columns})
+            return
         if kind not in ("rollouts", "update", "lost", "end"):
             return
         if self.step < number:
@@ -207,9 +213,15 @@ class Scribe:
             )
         if self.texts:
             self.recorder.decode = lambda ids: [self.texts.get(token, "") for token in ids]
-        self.recorder.batch(step, joined.packed())
-        self.recorder.step(step, joined.evidence())
+        self._write(step, joined)
         self.steps += 1
+
+    def _write(self, step: int, joined: Joined) -> None:
+        """Measure a step that was put together, and write it down."""
+        self.recorder.batch(step, joined.packed())
+        if joined.seen is not None:
+            self.recorder.rows("witness_batch", {"step": step, **joined.witnessed()})
+        self.recorder.step(step, joined.evidence())
 
     def stop(self) -> int:
         """Write what is left: the trainer is gone. Returns 1 where rows could not be written."""
@@ -431,6 +443,34 @@ class Joined:
         tokens = sum(int(update.mask.sum()) for update in self.updates)
         digest = fingerprint(*parts) if trained else None
         return StepEvidence(self.rollouts, self.seen, None, self.seconds, tokens, batch_hash=digest)
+
+    def witnessed(self) -> dict[str, Any]:
+        """Checksums of the trajectories that were trained on, as sampled and as trained; None: not known."""
+        parts = list(chain.from_iterable(self.parts))
+        trained: list[tuple[int, int]] = []
+        for first, _, arrays in parts:
+            used = arrays["mask"].any(axis=1)  # a row without trained tokens was left out by a selection
+            mask = arrays["mask"][used]
+            rows = arrays["tokens"][used] if "tokens" in arrays else mask
+            trajectories = (first + arrays["trajectory"][used]).tolist()
+            trained += zip(trajectories, map(row_checksum, rows, mask), strict=True)
+        numbers = sorted({number for number, _ in trained})
+        is_sampled = self.responses is not None and all("mask" in arrays for *_, arrays in self.calls)
+        are_trained = all("tokens" in arrays for *_, arrays in parts)
+        ranks = len({rank for rank, *_ in self.calls})
+        return {
+            "trajectories": len(numbers),
+            "sampled_checksum": self._sampled(numbers) if is_sampled else None,
+            "trained_checksum": total_checksum(trained_rows(trained)) if are_trained else None,
+            "micro_batches": len(parts) // ranks,
+        }
+
+    def _sampled(self, numbers: Sequence[int]) -> int:
+        """Checksum of these trajectories as their rollouts were told."""
+        rows = self.responses or []
+        return total_checksum(
+            row_checksum(rows[number], self.masks[number][: len(rows[number])]) for number in numbers
+        )
 
     def packed(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata for the black box; None where no token ids or no updates were told."""

@@ -296,7 +296,7 @@ class BatchesSettings(Settings):
 class RecordSettings(Settings):
     """What is written down. The turn ledger is complete by default."""
 
-    unstored = ("batches", "ladder")
+    unstored = ("batches", "ladder", "witnesses")
 
     turns: Fraction = 1.0  # share of trajectories whose turns are recorded
     tokens: Natural = 2  # trajectories a step with every token recorded
@@ -304,6 +304,7 @@ class RecordSettings(Settings):
     checkpoint_every: Natural = 20  # iterations; 0 = only at the end
     ladder: Natural = 4  # iterations between the checkpoints to fork from, kept before a fall; 0 = none
     batches: BatchesSettings = BatchesSettings()
+    witnesses: bool = True  # fingerprints of the weights and checksums of the tokens, each step
 
 
 class CollapseSettings(Settings):
@@ -376,6 +377,7 @@ COSMETIC = (
     "record.flush_seconds",
     "record.checkpoint_every",
     "record.ladder",
+    "record.witnesses",
     *(f"record.batches.{name}" for name in BatchesSettings.model_fields),
 )
 

@@ -8,6 +8,7 @@ sampled. So there are no position ids, attention masks or padding. Finished rows
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -98,6 +99,10 @@ class HFEngine:
         self._settings = settings
         self._codec = Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
+
+    def held(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights that it samples from, by the trainer's names."""
+        yield from self._model.named_parameters()
 
     @torch.inference_mode()
     def rollout(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,10 @@ class VLLMEngine:
         llm = _start(model, tokenizer, settings, self._limit, text=not self._codec.exact)
         self._engine: Any = llm.llm_engine
         self.weights = Weights(llm, model, settings)
+
+    def held(self) -> list[tuple[str, Tensor]]:
+        """The weights that it samples from, by the trainer's names, as far as they can be read."""
+        return self.weights.held()
 
     def rollout(
         self,
@@ -243,6 +247,16 @@ class Weights:
         found: list[list[str]] = self._llm.apply_model(lambda engine: _stale(engine, trained, self._dtype))
         return found[0]
 
+    def held(self) -> list[tuple[str, Tensor]]:
+        """Return the weights that vLLM has, by the trainer's names; those that it packed away are left out.
+
+        A tied head is its embedding, and has no name of its own.
+        """
+        tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
+        trained = {name: x for name, x in self._model.named_parameters() if name not in tied}
+        found: list[list[tuple[str, Tensor]]] = self._llm.apply_model(lambda engine: _held(engine, trained))
+        return found[0]
+
     def _by_vllm(self) -> list[Tensor]:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
@@ -277,6 +291,23 @@ def _pack_embeddings(engine: Any) -> None:
     for module in engine.modules():
         if isinstance(module, VocabParallelEmbedding):
             module.quant_method.process_weights_after_loading(module)
+
+
+def _held(engine: Any, trained: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """The tensors of `engine` that have the names and shapes of `trained`; fused ones are split."""
+    fused: dict[str, list[str]] = getattr(engine, "packed_modules_mapping", None) or {}
+    found: list[tuple[str, Tensor]] = []
+    for name, module in engine.named_modules():
+        above, _, leaf = name.rpartition(".")
+        parts = [f"{above}.{part}" if above else part for part in fused.get(leaf, [leaf])]
+        for kind, present in module.named_parameters(recurse=False):
+            sources = [f"{part}.{kind}" for part in parts]
+            if not set(sources) <= set(trained):
+                continue
+            rows = [trained[source] for source in sources]
+            if present.shape[1:] == rows[0].shape[1:] and len(present) >= sum(map(len, rows)):
+                found += zip(sources, _split(present.detach(), rows), strict=True)
+    return found
 
 
 @torch.no_grad()
