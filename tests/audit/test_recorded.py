@@ -279,7 +279,10 @@ FAULTS: dict[str, tuple[Loop, set[str]]] = {
     "advantages of the wrong group": (Loop(spoil=wrong_group), {"advantages", "group_advantages"}),
     "loss times eight": (Loop(scale=8.0), {"loss", "token_weights"}),
     "observations in the mask": (Loop(spoil=with_observations), {"trained_mask", "turns"}),
-    "old log-probs are the current ones": (Loop(old_is_current=True), {"old_log_probs_fixed"}),
+    "old log-probs are the current ones": (
+        Loop(old_is_current=True),
+        {"old_log_probs_fixed", "minibatches"},
+    ),
     "a batch is trained on in every step": (Loop(reuses=True), {"fresh_batch"}),
     "a minibatch is repeated": (Loop(repeats=True), {"order"}),
     "a learning rate times four": (Loop(rate=4.0), {"peak_learning_rate"}),

@@ -80,10 +80,13 @@ def test_an_identity_withdraws_nothing_where_it_was_not_checked_since_or_is_viol
     assert "stale_weights" in {finding.cause.name for finding in found.findings}
 
 
-def test_what_the_record_itself_proves_is_not_withdrawn() -> None:
+@pytest.mark.parametrize(("step", "names"), [(STEP, []), (STEP + 1, ["stale_weights"])])
+def test_what_the_record_proves_of_a_step_is_withdrawn_by_a_check_of_that_step_alone(
+    step: int, names: list[str]
+) -> None:
     observed = cause("stale_weights", STEP, "proof", denied_by="behaviour_log_probs")
-    found = diagnose(log(healthy()), [observed], [HOLDS])
-    assert [finding.cause.name for finding in found.findings] == ["stale_weights"]
+    found = diagnose(log(healthy()), [observed], [replace(HOLDS, step=step)])
+    assert [finding.cause.name for finding in found.findings] == names
 
 
 def test_a_violation_proves_the_surest_cause_that_explains_it_and_shows() -> None:

@@ -160,14 +160,17 @@ def figure_of(check: Check) -> Evidence:
 
 def denied_by(finding: Finding, checks: Sequence[Check]) -> str:
     """Return the identity that denies a finding: it was checked in a step since that of the finding, and
-    holds in every step that was checked. Empty where none does, and of what the record itself proves.
+    holds in every step that was checked. Empty where none does.
+
+    What the record itself proves of a step is denied by a check of that step alone: a fault may come and go.
     """
     identity = finding.cause.denied_by
     own = [check for check in checks if check.identity == identity and not check.missing]
-    is_recent = any(check.step >= finding.clue.step for check in own)
+    step = finding.clue.step
+    is_proof = finding.clue.grade == "proof"
+    is_checked = any(check.step == step if is_proof else check.step >= step for check in own)
     is_violated = any(check.violated for check in own)
-    is_denied = is_recent and not is_violated and finding.clue.grade != "proof"
-    return identity if is_denied else ""
+    return identity if is_checked and not is_violated else ""
 
 
 def follows_from(finding: Finding, proved: Sequence[Finding]) -> bool:

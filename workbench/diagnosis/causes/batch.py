@@ -25,7 +25,7 @@ _BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 
 @cause(
     "step.staleness",
-    breaks=("transcripts",),
+    breaks=("transcripts", "rollout_age"),
     without={"learn.staleness": 0},
     explains=("mismatch_grows", "clip_saturation", "kl_blowup", "entropy_explosion", "groups_too_hard"),
     change=(
@@ -62,7 +62,7 @@ def staleness(log: Log) -> Clue | None:
 
 @cause(
     "step.batch_hash",
-    breaks=("transcripts",),
+    breaks=("transcripts", "fresh_batch", "trained_tokens"),
     change=(
         "Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not"
         " cleared after a step."
@@ -141,35 +141,50 @@ _SAID = {
 _TOKENS = sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json")
 _misfit = partial(among, misfit, test=_TOKENS)
 _NEEDS = ("step.token_mismatches",)
+# identities that a loss mask violates which is not what the policy wrote
+_MASK = ("loss_mask", "trained_mask", "turns", "trained_tokens")
 _COUNTS = ("step.token_mismatches", "minibatch.tokens", "trajectory.n_tokens")
 _BUILD = (
     "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
 )
 observation_leak = _misfit(
-    "observation_leak", "Observations are trained on", needs=_NEEDS, breaks=("loss_mask",), change=_BUILD
+    "observation_leak",
+    "Observations are trained on",
+    needs=_NEEDS,
+    breaks=_MASK,
+    denied_by="loss_mask",
+    change=_BUILD,
 )
 prompt_leak = _misfit(
-    "prompt_leak", "The prompt is trained on", needs=_NEEDS, breaks=("loss_mask",), change=_BUILD
+    "prompt_leak",
+    "The prompt is trained on",
+    needs=_NEEDS,
+    breaks=_MASK,
+    denied_by="loss_mask",
+    change=_BUILD,
 )
 padding_leak = _misfit(
     "padding_leak",
     "Padding is trained on",
     needs=_COUNTS,
-    breaks=("loss_mask",),
+    breaks=_MASK,
+    denied_by="loss_mask",
     change="Multiply the loss mask with the attention mask, and normalise by the tokens that remain.",
 )
 turn_shift = _misfit(
     "turn_shift",
     "The boundaries of the turns are shifted",
     needs=_NEEDS,
-    breaks=("loss_mask",),
+    breaks=_MASK,
+    denied_by="loss_mask",
     change="Look for an off-by-one between tokens and the log-probs that predict them.",
 )
 retokenised = _misfit(
     "retokenised",
     "The trained tokens are not the sampled ones",
     needs=_COUNTS,
-    breaks=("transcripts", "loss_mask", "behaviour_log_probs"),
+    breaks=("transcripts", "trained_tokens", "behaviour_log_probs"),
+    denied_by="transcripts",
     change=(
         "Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens."
     ),
@@ -178,7 +193,7 @@ not_sampled = _misfit(
     "not_sampled",
     "Trained tokens or turns are not the sampled ones",
     needs=_NEEDS,
-    breaks=("transcripts", "loss_mask"),
+    breaks=("transcripts", *_MASK),
     change="Keep transcripts (record.tokens) to learn which tokens; compare ids and mask with the sampler's.",
 )
 
@@ -227,7 +242,7 @@ def _wrong_masks(tokens: list[str], trained: np.ndarray) -> set[str]:
     "minibatch.mismatch_max",
     "minibatch.tokens",
     needs_one_policy=True,
-    breaks=("old_log_probs", "behaviour_log_probs"),
+    breaks=("old_log_probs", "behaviour_log_probs", "old_log_probs_fixed"),
     change=(
         "Open the trajectory: an off-by-one in stored log-probs, a token that the sampler never scored, a"
         " truncated float. Until it is found, mask tokens whose two log-probs disagree (rollout correction:"
@@ -275,7 +290,7 @@ def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, 
     "trajectory.advantage",
     "trajectory.reward",
     "trajectory.prompt_group",
-    breaks=("advantages",),
+    breaks=("advantages", "group_advantages"),
     denied_by="advantages",
     change=(
         "Check that the rows of a prompt stay together between sampling, scoring and normalising (shuffles,"

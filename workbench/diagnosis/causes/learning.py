@@ -22,7 +22,7 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 
 @cause(
     "minibatch.lr",
-    breaks=("learning_rate",),
+    breaks=("learning_rate", "peak_learning_rate"),
     denied_by="learning_rate",
     change=(
         "Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps."
@@ -120,7 +120,7 @@ def _critic(log: Log) -> Clue | None:
 @cause(
     "step.kl_ref",
     needs_ledger=True,
-    breaks=("reference_log_probs",),
+    breaks=("reference_log_probs", "reference_still"),
     denied_by="reference_log_probs",
     defined_by="reference_log_probs",
     change="Load the reference from the checkpoint that training began with, and freeze it.",

@@ -22,7 +22,12 @@ ROUTES_A_NAT = 7.0
 # of the success that was usual: with less, what a critic finds better than expected need not be right
 RIGHT = 0.5
 _NEEDS = ("minibatch.mismatch",)
-_SAMPLER = ("behaviour_log_probs", "sampling")  # identities that a sampler with another policy violates
+_SAMPLER = (
+    "sampler_weights",
+    "behaviour_log_probs",
+    "sampling",
+    "sampled_entropy",
+)  # identities that a sampler with another policy violates
 
 
 def parted(log: Log) -> dict[str, Clue]:
