@@ -19,6 +19,7 @@ import pandas as pd
 import tomli_w
 
 from sorl.agent.draws import draw
+from sorl.diagnosis.proofs import AUDIT
 from sorl.grid.cell import merge
 from sorl.spec import COLLAPSED, InputError
 from sorl.spec.evidence import Check
@@ -35,7 +36,6 @@ LAST = 6
 SURE = 0.5  # confidence from which on a diagnosis that is wrong misleads
 HEALTHY = "healthy"
 _WHAT = "answers about unknown bugs"
-AUDIT = "audit."  # begins the name of a finding that is a violated identity
 # Seeds of healthy runs that nobody had seen: first after the audit was mended, second after two causes were
 # as well, third after the audit led the diagnosis.
 FRESH = {
@@ -60,17 +60,21 @@ _ADVANTAGES = ("advantages", "returns")
 _LOSS = ("loss", "gradient")
 _STEP = ("gradient_clip", "weights", "log_probs")
 _PAID = ("reward_noise", "reward_shifted")
-# What a right answer says of the bugs in second.py; see EXPECTS.
+# What a right answer says of the bugs in second.py; see EXPECTS. `trained_tokens` and `old_log_probs_fixed`
+# are younger than the first count, and were added after it.
 EXPECTS_SECOND: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "top_p_hidden": (("sampling",), ("temperature_hidden",)),
     "sampler_averages_weights": (("behaviour_log_probs", "sampler_weights"), ("stale_weights",)),
     "retriever_cached_by_first_word": (("transcripts",), ("retriever_junk",)),
     "reward_over_turns": (("reward",), ("reward_noise",)),
-    "only_last_turn_trained": (("advantages", "loss_mask", "minibatches"), ("not_sampled",)),
+    "only_last_turn_trained": (
+        ("advantages", "loss_mask", "minibatches", "trained_tokens"),
+        ("not_sampled",),
+    ),
     "closing_tags_untrained": (("loss_mask",), ("not_sampled", "turn_shift")),
     "discount_of_a_default": (("advantages", "returns"), ()),
     "positive_advantages_only": (("loss", "minibatches"), ()),
-    "old_log_probs_of_each_epoch": (("minibatches", "old_log_probs"), ()),
+    "old_log_probs_of_each_epoch": (("minibatches", "old_log_probs", "old_log_probs_fixed"), ()),
     "entropy_pushed_down": (("loss", "gradient"), ()),
     "two_steps_an_update": (("log_probs", "weights", "optimizer_steps", "optimizer_state"), ()),
     "last_minibatch_dropped": (("order", "optimizer_steps"), ()),

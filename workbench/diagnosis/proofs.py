@@ -14,6 +14,7 @@ from sorl.diagnosis.changepoint import Evidence
 from sorl.diagnosis.finding import Cause, Clue, Finding
 from sorl.spec.evidence import Check
 
+AUDIT = "audit."  # begins the name of a finding that is the violation of an identity
 PROVED = 0.95  # confidence of what an audit proves
 LATE = 3  # steps by which the trace of a proved cause may lag behind the violation, besides the slack
 
@@ -23,7 +24,9 @@ def first_violations(checks: Sequence[Check]) -> list[Check]:
     violated = [check for check in checks if check.violated]
     first: dict[str, Check] = {}
     for check in sorted(violated, key=lambda check: check.step):
-        first.setdefault(check.identity, check)
+        known = first.setdefault(check.identity, check)
+        if known.step == check.step and known.holds_until is None:
+            first[check.identity] = check  # the same one, after a search for where it begins
     return list(first.values())
 
 
@@ -43,7 +46,9 @@ def prove(findings: Sequence[Finding], broken: Sequence[Check], slack: float) ->
 
     A violation is that of the surest cause which explains it and shows in the log; one that none explains is
     a finding of its own. Of several that begin in one step the first in the audit's order is the nearest to
-    the bug, and the others are told beside it. `slack`: steps by which a drift may be dated late.
+    the bug, and the others are told beside it; a cause that explains it has no second one.
+
+    `slack`: steps by which a drift may be dated late.
     """
     proved: list[Finding] = []
     left = list(findings)
@@ -54,7 +59,8 @@ def prove(findings: Sequence[Finding], broken: Sequence[Check], slack: float) ->
             continue
         fitting = [finding for finding in left if _fits(finding, check, slack)]
         beside = next((i for i, finding in enumerate(proved) if _began_with(finding, check)), None)
-        if fitting:
+        is_told = beside is not None and not proved[beside].cause.name.startswith(AUDIT)
+        if fitting and not is_told:
             best = max(fitting, key=lambda finding: (finding.clue.grade == "proof", finding.clue.confidence))
             left.remove(best)
             proved.append(best._replace(clue=add_proof(best.clue, check)))
@@ -80,7 +86,7 @@ def _fits(finding: Finding, check: Check, slack: float) -> bool:
 
 def _began_with(finding: Finding, check: Check) -> bool:
     """Whether the violation that a finding stands for is of the same step."""
-    audited = [shown for shown in finding.clue.evidence if shown.column.startswith("audit.")]
+    audited = [shown for shown in finding.clue.evidence if shown.column.startswith(AUDIT)]
     return any(shown.step == check.step for shown in audited)
 
 
@@ -113,7 +119,7 @@ def _cause_of(check: Check) -> Cause:
     """Return the violation of an identity as a cause, whose title is what it means."""
     means = check.means or f"the identity {check.identity} is violated"
     return Cause(
-        f"audit.{check.identity}",
+        f"{AUDIT}{check.identity}",
         means[0].upper() + means[1:],
         lambda log: None,
         needs=(),
@@ -155,7 +161,7 @@ def since(check: Check) -> str:
 
 def figure_of(check: Check) -> Evidence:
     """Return the two sides of a violated identity as a figure."""
-    return Evidence(f"audit.{check.identity}", check.step, check.logged, check.expected)
+    return Evidence(f"{AUDIT}{check.identity}", check.step, check.logged, check.expected)
 
 
 def denied_by(finding: Finding, checks: Sequence[Check]) -> str:
