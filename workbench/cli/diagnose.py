@@ -76,9 +76,10 @@ def diagnose(
         diagnoses = [tested]
     is_single = len(diagnoses) == 1 and not failures
     is_audited = is_single if audit is None else audit
-    is_announced = is_single and is_audited and form == "text"
-    if is_announced:
-        echo(report.headline(diagnoses[0]))  # the audit takes seconds, and this does not wait for it
+    opening = ""
+    if is_single and is_audited and form == "text" and _can_be_audited(diagnoses[0].log):
+        opening = "\n".join(report.opening(diagnoses[0]))
+        echo(opening)  # the audit takes seconds, and this does not wait for it
     answers = [_answer(ctx.obj, diagnosis, is_audited, strict=audit is True) for diagnosis in diagnoses]
     if form == "json":
         echo(document([*map(_as_document, answers), *_failed_documents(failures)]), nl=False)
@@ -88,7 +89,7 @@ def diagnose(
             f"{visible(name)} could not be diagnosed: {visible(why)}" for name, why in failures.items()
         ]
         whole = "\n\n".join(paragraphs)
-        echo(whole.removeprefix(f"{report.headline(diagnoses[0])}\n") if is_announced else whole)
+        echo(whole.removeprefix(f"{opening}\n") if opening else whole)
     severities = [finding.severity for answer in answers for finding in answer.diagnosis.findings]
     is_alarming = fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities)
     if is_alarming or (failures and not answers):
@@ -195,9 +196,16 @@ def _in_full(answer: _Answer, form: str) -> str:
     return "\n\n".join([*paragraphs, *in_words(answer.diagnosis, answer.checks)])
 
 
+def _can_be_audited(log: Log) -> bool:
+    """Whether a run has something that an audit can look at: stored steps, or witnesses of its weights."""
+    if log.folder is None:
+        return False
+    return bool(batches.steps(log.folder)) or (log.folder / "segments" / "witness").is_dir()
+
+
 def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
-    """Return the checks of a run's stored steps; None where there are none, or torch is not installed."""
-    if log.folder is None or not batches.steps(log.folder):
+    """Return the checks of a run; None where there is nothing to audit, or torch is not installed."""
+    if log.folder is None or not _can_be_audited(log):
         return None
     if not strict and find_spec("torch") is None:
         return None
@@ -222,8 +230,11 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
     if checks is None:
         return tell
     from sorl.audit import IDENTITIES
+    from sorl.audit.registry import RECORDED, STEP
 
-    steps = batches.ranges(sorted({check.step for check in checks if check.step >= 0}))
+    recomputed = {check.step for check in checks if IDENTITIES[check.identity].reads in (STEP, RECORDED)}
+    steps = batches.ranges(sorted(recomputed - {-1}))
+    subject = f"steps {steps}" if steps else "the rows and witnesses"
     broken = [check for check in checks if check.violated]
     if not broken:
         known = {check.identity for check in checks if not check.missing}
@@ -231,14 +242,14 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
         unchecked = f"; not checked: {', '.join(lacking)}" if lacking else ""
         return [
             (
-                f"Audit of steps {steps}: all {len(known)} identities that could be checked hold{unchecked}"
+                f"Audit of {subject}: all {len(known)} identities that could be checked hold{unchecked}"
                 " (`sorl audit` lists them)."
             ),
             *tell,
         ]
     names = ", ".join(dict.fromkeys(check.identity for check in broken))
     return [
-        f"Audit of steps {steps}: the record contradicts itself ({names}); `sorl audit` shows where.",
+        f"Audit of {subject}: the record contradicts itself ({names}); `sorl audit` shows where.",
         *tell,
     ]
 

@@ -68,6 +68,11 @@ _COLUMNS = {
 # The sentences
 
 
+def opening(d: Diagnosis) -> list[str]:
+    """Return the lines that a report begins with: what is missing from the log, and the first line."""
+    return [*reading_warnings(d), headline(d)]
+
+
 def headline(d: Diagnosis) -> str:
     """Return the first line: what the log is, how the run stands, since when and how sure."""
     stands = visible(standing(d.log))
@@ -350,7 +355,7 @@ def _others(d: Diagnosis, finding: Finding) -> list[str]:
 
 def text(d: Diagnosis) -> str:
     """Return for a terminal."""
-    lines = [*reading_warnings(d), headline(d)]
+    lines = opening(d)
     ranked = in_order(d)
     lines += [] if ranked else [none_found(d)]
     for rank, finding in enumerate(ranked[:SHOWN], start=1):
