@@ -260,7 +260,7 @@ def test_an_audit_proves_the_cause_that_is_the_violation_of_an_identity(name, br
 def test_tokens_of_log_probs_that_are_not_the_policys_prove_no_hidden_temperature():
     (found,) = diagnose(log(healthy()), checks=recomputed(behaviour_log_probs=9.0, sampling=9.0)).findings
     assert found.cause.name == "audit.behaviour_log_probs"
-    assert found.clue.says.endswith("`sampling` is violated too")
+    assert found.clue.says.endswith("; violated too: `sampling`")
     # not checked has not passed
     (found,) = diagnose(log(healthy()), checks=recomputed(sampling=9.0)).findings
     assert found.cause.name == "audit.sampling"

@@ -100,7 +100,7 @@ def test_a_violation_proves_the_surest_cause_that_explains_it_and_shows() -> Non
     first = found.findings[0]
     assert (first.cause.name, first.clue.grade) == ("scaled", "proof")
     assert first.clue.says.startswith("scaled shows; step 10 recomputed: `loss` is violated")
-    assert first.clue.says.endswith("`gradient` is violated too")
+    assert first.clue.says.endswith("; violated too: `gradient`")
     assert [finding.cause.name for finding in found.findings].count("audit.loss") == 0
     assert {finding.clue.grade for finding in found.findings[1:]} == {"pattern"}
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -166,7 +167,8 @@ def _checked(identity: Identity, case: Case) -> list[Check]:
     if lacking and not broken:
         reported.append(lacking[-1])
     step = case.stored.step
-    return [replace(check, identity=identity.name, step=step, means=identity.means) for check in reported]
+    named: dict[str, Any] = {"identity": identity.name, "means": identity.means, "change": identity.change}
+    return [replace(check, step=step, **named) for check in reported]
 
 
 def _share_of_tolerance(check: Check) -> float:

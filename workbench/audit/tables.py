@@ -385,7 +385,7 @@ def table_checks(
         except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
             missing = f"{FAILED}{type(error).__name__}: {error}"
         for check in _summary(checks, missing):
-            yield replace(check, identity=one.name, means=one.means)
+            yield replace(check, identity=one.name, means=one.means, change=one.change)
 
 
 def _summary(checks: Sequence[Check], missing: str) -> Iterator[Check]:

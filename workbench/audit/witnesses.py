@@ -122,7 +122,7 @@ def witness_checks(tables: WitnessTables, names: Sequence[str] = ()) -> Iterator
             continue
         for check in _check(one, tables):
             step = last if check.step < 0 else check.step
-            yield replace(check, identity=one.name, step=step, means=one.means)
+            yield replace(check, identity=one.name, step=step, means=one.means, change=one.change)
 
 
 def _check(one: Identity, tables: WitnessTables) -> Iterator[Check]:

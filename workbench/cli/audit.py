@@ -187,8 +187,10 @@ def _print_violations(broken: Sequence[Check]) -> None:
 
     echo("\nViolated: both sides were stored by the trainer, so one of them is wrong")
     columns = ("identity", "step", "update", "logged", "must be", "what")
+    located = {(check.identity, check.step): check for check in broken}  # the later one says since when
     print_table(
-        columns, [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in broken]
+        columns,
+        [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in located.values()],
     )
     for name in dict.fromkeys(check.identity for check in broken):
         one = IDENTITIES[name]
@@ -217,7 +219,9 @@ def _print_missing(lacking: Sequence[Check]) -> None:
 
 
 def difference(check: Check) -> str:
-    """Say in words where an identity is violated, and what the difference looks like."""
+    """Say in words where an identity is violated, what the difference looks like, and since when."""
+    from sorl.diagnosis.proofs import since
+
     parts = []
     if check.trajectories:
         shown = ", ".join(map(str, check.trajectories[:4]))
@@ -226,4 +230,5 @@ def difference(check: Check) -> str:
         parts.append(f"{rows} {shown}" + (f" and {more} more" if more > 0 else ""))
     if check.layers:
         parts.append(", ".join(check.layers))
-    return "; ".join([*parts, check.says] if check.says else parts)
+    parts += [check.says] if check.says else []
+    return "; ".join(parts) + since(check)

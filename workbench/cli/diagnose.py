@@ -89,6 +89,8 @@ def diagnose(
             f"{visible(name)} could not be diagnosed: {visible(why)}" for name, why in failures.items()
         ]
         whole = "\n\n".join(paragraphs)
+        if opening and not whole.startswith(f"{opening}\n"):
+            whole = f"After the audit: {whole}"
         echo(whole.removeprefix(f"{opening}\n") if opening else whole)
     severities = [finding.severity for answer in answers for finding in answer.diagnosis.findings]
     is_alarming = fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities)

@@ -16,6 +16,7 @@ from sorl.spec.evidence import Check
 
 AUDIT = "audit."  # begins the name of a finding that is the violation of an identity
 PROVED = 0.95  # confidence of what an audit proves
+_TOO = "; violated too: "
 LATE = 3  # steps by which the trace of a proved cause may lag behind the violation, besides the slack
 
 
@@ -106,7 +107,8 @@ def _with_figure(finding: Finding, check: Check) -> Finding:
     if _shows(finding.clue, check):
         return finding
     evidence = (*finding.clue.evidence, figure_of(check))
-    says = f"{finding.clue.says}; `{check.identity}` is violated too"
+    joint = ", " if _TOO in finding.clue.says else _TOO
+    says = f"{finding.clue.says}{joint}`{check.identity}`"
     return finding._replace(clue=replace(finding.clue, says=says, evidence=evidence))
 
 
@@ -123,7 +125,7 @@ def _cause_of(check: Check) -> Cause:
         means[0].upper() + means[1:],
         lambda log: None,
         needs=(),
-        change="Look at the code that makes the logged side: the audit shows where the two sides part.",
+        change=check.change or "Look at the code that makes the logged side.",
         test=f"sorl audit {{run}} --step {check.step} --only {check.identity}",
     )
 

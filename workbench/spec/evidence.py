@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Self
 
 ALPHA = 0.05  # level of every test, two-sided, after correction
 _NUMBERS = ("gap", "tolerance", "logged", "expected", "weight")
-_TEXTS = ("says", "missing", "means", "changed")
+_TEXTS = ("says", "missing", "means", "change", "changed")
 _WHOLE = ("update", "holds_until")
-_TOLD = ("says", "trajectories", "layers", "missing", "means", "holds_until", "changed")
+_TOLD = ("says", "trajectories", "layers", "missing", "means", "change", "holds_until", "changed")
 FAILED = "could not be checked: "  # begins what a check lacks that an exception stopped
 REFUTED = 0.5  # of the children: a removal that surely saves fewer is none of what the run died of
 
@@ -30,6 +30,7 @@ class Check:
     layers: tuple[str, ...] = ()
     missing: str = ""  # what it needs that is not stored; it has not passed then
     means: str = ""  # what is wrong where it is violated
+    change: str = ""  # what to do then
     holds_until: int | None = None  # of a violated one: the last step before it that was checked and holds
     changed: str = ""  # what happened to the run between those two steps
     weight: float = 1.0  # of a deviation from chance, where those of several steps are pooled

@@ -65,7 +65,8 @@ def parted(log: Log) -> dict[str, Clue]:
             f"the sampler disagrees with the policy that should have sampled, by {level:.3g} nats a token on"
             " average"
         )
-        says += f", and the gap has grown {growth:.1f} times since: it falls behind as the policy moves"
+        if growth >= GROWTH:
+            says += f", and the gap has grown {growth:.1f} times since: it falls behind as the policy moves"
     else:
         dtypes = {log.settings.get("engine.dtype"), log.settings.get("compute.dtype")}
         configured = past is None and bool(dtypes - {None, "float32"})
