@@ -231,4 +231,4 @@ def difference(check: Check) -> str:
     if check.layers:
         parts.append(", ".join(check.layers))
     parts += [check.says] if check.says else []
-    return "; ".join(parts) + since(check)
+    return f"{'; '.join(parts)}{since(check)}".removeprefix("; ")
