@@ -24,7 +24,7 @@ def full(tmp_path: Path) -> Iterator[Callable[[], Path]]:
     """A disk of its own with a runs folder, and what fills it to the last byte; needs the right to mount."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    options = "size=4m,nr_inodes=10000"
+    options = "size=6m,nr_inodes=10000"
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("this user may not mount a small disk")

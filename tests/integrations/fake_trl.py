@@ -111,7 +111,7 @@ class FakeGRPO:
         log_prob, _, _ = self._get_per_token_logps_and_entropies(model, inputs["completion_ids"])
         if self.args.gradient_accumulation_steps == 1:  # as the log has it, a line an update
             name = "clip_ratio/region_mean"
-            self._metrics["train"][name].append(self.log[self._step][name])
+            self._metrics["train"][name].append(self.log[self._step % len(self.log)][name])
         return (log_prob * torch.tensor(micro["gradient"])).sum()
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, model, *args, learning_rate=None):
