@@ -265,7 +265,7 @@ def test_the_reading_of_a_difference_is_the_one_that_was_made(
     assert explain(truth * np.nan, truth, mask, 1e-6).gap == np.inf
 
 
-@given(st.integers(2, 40), st.integers(0, 2**31))
+@given(st.integers(8, 40), st.integers(0, 2**31))  # of a few rows chance may say anything
 def test_draws_go_together_only_where_they_share_their_random_numbers(n: int, seed: int) -> None:
     stream = np.random.default_rng(seed)
     p = stream.dirichlet(np.ones(5), size=(n, 30))
