@@ -50,7 +50,7 @@ def test_a_pasted_log_is_diagnosed_with_the_names_that_are_given(foreign, monkey
     text = (foreign / "run.jsonl").read_text() if foreign.is_dir() else foreign.read_text()
     pasted = io.TextIOWrapper(io.BytesIO(text.replace('"reward"', '"zork"').encode()))
     monkeypatch.setattr("sorl.importing.standard_input.sys.stdin", pasted)
-    said = list(logs(Path("runs"), "-", ["reward=zork"]))
+    said = list(logs(Path("runs"), "-", {}, ["reward=zork"]))
     assert [log.name for log in said] == ["standard input"]
     assert said[0].reading.reward_metric == "zork"
 
@@ -60,7 +60,7 @@ def test_standard_input_of_another_size_is_refused(size, says, monkeypatch):
     monkeypatch.setattr("sorl.importing.standard_input.LARGEST", 10)
     monkeypatch.setattr("sorl.importing.standard_input.sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(size))))
     with pytest.raises(InputError, match=says):
-        list(logs(Path("runs"), "-"))
+        list(logs(Path("runs"), "-", {}))
 
 
 def test_a_terminal_is_no_log(monkeypatch):
@@ -70,7 +70,7 @@ def test_a_terminal_is_no_log(monkeypatch):
 
     monkeypatch.setattr("sorl.importing.standard_input.sys.stdin", Terminal())
     with pytest.raises(InputError, match="is a terminal"):
-        list(logs(Path("runs"), "-"))
+        list(logs(Path("runs"), "-", {}))
 
 
 def test_a_map_without_a_log_is_refused():

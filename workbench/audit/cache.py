@@ -13,13 +13,13 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+import torch
+
 from sorl.audit.declaration import Declaration
 from sorl.spec.evidence import Check
 from sorl.store import batches
 
 Checks = dict[str, list[Check]]  # by the name of their identity
-# Packages whose code a check depends on.
-_CODE = ("agent", "algorithms", "audit", "learn", "objective", "replay", "spec", "store")
 
 
 class CheckCache:
@@ -30,6 +30,8 @@ class CheckCache:
         self.declared = declared
         self.folder = run_folder.parent.parent / ".cache" / "audit" / run_folder.name
         self.stored = set(batches.steps(run_folder))
+        self._key = cache(self._key_of)  # a file is read once, however many steps are compared with it
+        self._file_digest = cache(self._digest_of)
 
     def load(self, step: int) -> Checks:
         """Return the checks that were made of a step as it is now."""
@@ -53,24 +55,24 @@ class CheckCache:
             unfinished.write_text(document)
             unfinished.replace(file)
 
-    def _key(self, step: int) -> str:
+    def _key_of(self, step: int) -> str:
         """Return the digest of all that the checks of a step are made from."""
         digest = sha256(_code_digest().encode())
         digest.update(repr(self.declared).encode())
         compared = {0, *range(step - self.declared.staleness, step + 2)} & self.stored
         for other in sorted(compared):
-            digest.update(sha256(batches.file_of(self.run_folder, other).read_bytes()).digest())
+            digest.update(self._file_digest(other))
         return digest.hexdigest()
+
+    def _digest_of(self, step: int) -> bytes:
+        return sha256(batches.file_of(self.run_folder, step).read_bytes()).digest()
 
 
 @cache
 def _code_digest() -> str:
-    """Return the digest of the code that recomputes a step, and of the library that computes."""
-    import torch
-
-    root = Path(__file__).parents[1]
+    """Return the digest of this package and of the library that computes: any of it may change a check."""
     digest = sha256(torch.__version__.encode())
-    for package in _CODE:
-        for file in sorted((root / package).rglob("*.[pt][yo]*")):
+    for file in sorted(Path(__file__).parents[1].rglob("*")):
+        if file.suffix in (".py", ".toml"):
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -13,14 +13,13 @@ import numpy as np
 
 from sorl.audit.case import EXACT, ROUNDINGS, Case, spacing
 from sorl.audit.declaration import LOSS
+from sorl.audit.identities import DEVIATIONS
 from sorl.audit.registry import RECORDED, identity
 from sorl.diagnostics.evidence import Missing
 from sorl.objective.select import Schedule
 from sorl.replay.play import weigh
 from sorl.spec.evidence import Check
 from sorl.store.batches import StoredUpdate
-
-DEVIATIONS = 6.0  # of what is random from its mean: by chance once in 5e8 steps
 
 
 def trained_on(case: Case, update: StoredUpdate) -> np.ndarray:

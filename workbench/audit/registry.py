@@ -6,11 +6,12 @@ A module of identities declares each with `@identity(...)`. Each is a page secti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sorl.diagnostics.evidence import Missing
 from sorl.spec import first_paragraph
-from sorl.spec.evidence import Check
+from sorl.spec.evidence import FAILED, Check
 
 PAGE = "docs/identities.md"
 STEP = "step"  # an identity of a stored step: it looks at a Case
@@ -38,6 +39,23 @@ class Identity:
     def page(self) -> str:
         """The section of the docs about it."""
         return f"{PAGE}#{self.name}"
+
+    def checks(self, subject: Any) -> list[Check]:
+        """Return what it finds in a Case, in Tables or in WitnessTables. Where that is missing, or the record
+        contradicts itself so that looking raises, the last check says what it needs or why.
+        """
+        checks: list[Check] = []
+        try:
+            checks += self.look(subject)
+        except Missing as lack:
+            checks.append(Check(missing=f"needs {lack}"))
+        except Exception as error:  # noqa: BLE001 - one identity that fails must not silence the others
+            checks.append(Check(missing=f"{FAILED}{type(error).__name__}: {error}"))
+        return checks
+
+    def named(self, check: Check, step: int) -> Check:
+        """Return a check of a step with the name of the identity, what a violation means and what to do."""
+        return replace(check, identity=self.name, step=step, means=self.means, change=self.change)
 
 
 def asked_of_steps(is_own: bool) -> list[Identity]:

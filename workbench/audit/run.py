@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,8 @@ from sorl.audit.case import Case
 from sorl.audit.declaration import declaration_of
 from sorl.audit.identities import DEVIATIONS
 from sorl.audit.registry import IDENTITIES, Identity, asked_of_steps
-from sorl.diagnostics.evidence import Missing
 from sorl.spec import InputError
-from sorl.spec.evidence import FAILED, Check
+from sorl.spec.evidence import Check
 from sorl.store import batches
 from sorl.store.batches import StoredBatch
 
@@ -42,14 +40,12 @@ def audit(
     """
     stored = StoredRun(folder, unread)
     wanted = [name for name in stored.asked if not names or name in names]
-    checks: list[Check] = []
+    checks: list[Check] = []  # of single steps
     for step in steps:
         for check in stored.checks(step, wanted):
             checks.append(check)
             yield check
-    for check in stored.pooled(checks, wanted):
-        checks.append(check)
-        yield check
+    yield from stored.pooled(checks, wanted)
     yield from stored.first_broken(checks)
 
 
@@ -63,11 +59,14 @@ class StoredRun:
         self.known = batches.steps(folder)
         self.unread = unread
         self.cache = CheckCache(folder, self.declared)
+        self._known_checks: dict[int, dict[str, list[Check]]] = {}  # by step and identity
         self._read = lru_cache(maxsize=self.declared.staleness + 3)(self._batch)
 
     def checks(self, step: int, names: Sequence[str]) -> Iterator[Check]:
         """Yield the checks of a step; none of a damaged one whose reason is kept."""
-        done = self.cache.load(step)
+        if step not in self._known_checks:
+            self._known_checks[step] = self.cache.load(step)
+        done = self._known_checks[step]
         missing = [name for name in names if name not in done]
         case = self._case(step) if missing else None
         if missing and case is None:
@@ -110,7 +109,7 @@ class StoredRun:
             yield pooled_evidence(sorted(own, key=lambda check: check.step))
 
     def first_broken(self, checks: Sequence[Check]) -> Iterator[Check]:
-        """Yield each violated identity at the first stored step that violates it, by bisection."""
+        """Yield each identity that a step violates at the first stored step that does, by bisection."""
         violated: dict[str, Check] = {}
         for check in sorted(checks, key=lambda check: check.step):
             if check.violated:
@@ -151,28 +150,16 @@ class StoredRun:
 
 def _checked(identity: Identity, case: Case) -> list[Check]:
     """Return the first violation, else the closest shave; and what could not be checked."""
-    checks: list[Check] = []
-    try:
-        checks += identity.look(case)
-    except Missing as lack:
-        checks.append(Check(missing=f"needs {lack}"))
-    except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
-        checks.append(Check(missing=f"{FAILED}{type(error).__name__}: {error}"))
+    checks = identity.checks(case)
     measured = [check for check in checks if not check.missing]
     broken = next((check for check in measured if check.violated), None)
     reported = []
     if measured:
-        reported.append(broken or max(measured, key=_share_of_tolerance))
+        reported.append(broken or max(measured, key=lambda check: check.tolerance_share))
     lacking = [check for check in checks if check.missing]
     if lacking and not broken:
         reported.append(lacking[-1])
-    step = case.stored.step
-    named: dict[str, Any] = {"identity": identity.name, "means": identity.means, "change": identity.change}
-    return [replace(check, step=step, **named) for check in reported]
-
-
-def _share_of_tolerance(check: Check) -> float:
-    return check.gap / check.tolerance if check.tolerance else check.gap
+    return [identity.named(check, case.stored.step) for check in reported]
 
 
 def _together(checks: Sequence[Check]) -> float:

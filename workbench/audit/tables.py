@@ -25,7 +25,7 @@ from sorl.batch import Batch, turn_ids
 from sorl.diagnostics.evidence import Missing
 from sorl.objective import Algorithm, prepare
 from sorl.spec import InputError
-from sorl.spec.evidence import FAILED, Check
+from sorl.spec.evidence import Check
 from sorl.store import batches
 
 CHANCE = 40.0  # nats: a batch this surprising is drawn again once in 1e17 times
@@ -376,31 +376,27 @@ def table_checks(
     for one in IDENTITIES.values():
         if one.reads != TABLES or (names and one.name not in names):
             continue
-        checks: list[Check] = []
-        missing = ""
-        try:
-            checks += one.look(tables)
-        except Missing as lack:
-            missing = f"needs {lack}"
-        except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
-            missing = f"{FAILED}{type(error).__name__}: {error}"
-        for check in _summary(checks, missing):
-            yield replace(check, identity=one.name, means=one.means, change=one.change)
+        for check in _summary(one.checks(tables)):
+            yield one.named(check, check.step)
 
 
-def _summary(checks: Sequence[Check], missing: str) -> Iterator[Check]:
+def _summary(found: Sequence[Check]) -> Iterator[Check]:
     """The first violation with the number of the others; else the closest shave; and what was not checked."""
+    checks = [check for check in found if not check.missing]
     broken = sorted((check for check in checks if check.violated), key=lambda check: check.step)
     if broken:
         others = len({check.step for check in broken}) - 1
         first = broken[0]
         more = f"and in {others} more steps" if others else ""
-        earlier = [check.step for check in checks if not check.missing and 0 <= check.step < first.step]
+        earlier = [check.step for check in checks if 0 <= check.step < first.step]
         says = "; ".join(filter(None, (first.says, more)))
         yield replace(first, says=says, holds_until=max(earlier, default=None))
         return
     if checks:
-        nearest = max(checks, key=lambda c: c.gap / c.tolerance if c.tolerance else c.gap)
+        nearest = max(checks, key=lambda check: check.tolerance_share)
         yield replace(nearest, step=-1, says="")
-    if missing or not checks:
-        yield Check(missing=missing or "needs rows that were not logged")
+    lacking = [check for check in found if check.missing]
+    if lacking:
+        yield lacking[-1]
+    elif not checks:
+        yield Check(missing="needs rows that were not logged")

@@ -1,4 +1,4 @@
-"""Identities over time, from the witnesses of a run alone: no stored weights, no batch, no torch.
+"""Identities over time, from the witnesses of a run alone: no stored weights and no batch.
 
 Order: from the tokens to the sampler. Tolerances follow from the rounding of the numbers that are compared.
 """
@@ -16,9 +16,13 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from sorl.audit.registry import IDENTITIES, WITNESS, Identity, identity
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sorl.audit.declaration import segment_files
+from sorl.audit.registry import IDENTITIES, WITNESS, identity
 from sorl.diagnostics.evidence import Missing
-from sorl.spec.evidence import FAILED, Check
+from sorl.spec.evidence import Check
 
 Row = dict[str, Any]
 
@@ -85,19 +89,12 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 
 def witness_tables(folder: Path) -> WitnessTables:
     """Return what a run's folder holds of its witnesses; segments that cannot be read are left out."""
-    return WitnessTables(
-        **{table: _rows(folder / "segments" / table, columns) for table, columns in _COLUMNS.items()}
-    )
+    return WitnessTables(**{table: _rows(folder, table, columns) for table, columns in _COLUMNS.items()})
 
 
-def _rows(folder: Path, columns: Sequence[str]) -> list[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _rows(folder: Path, table: str, columns: Sequence[str]) -> list[Row]:
     found: list[Row] = []
-    for file in sorted(folder.glob("*.parquet")):
-        if file.name.startswith("."):
-            continue
+    for file in segment_files(folder, table):
         with suppress(OSError, pa.ArrowException):
             present = set(pq.read_schema(file).names)
             wanted = [name for name in columns if name in present] if columns else None
@@ -120,40 +117,28 @@ def witness_checks(tables: WitnessTables, names: Sequence[str] = ()) -> Iterator
     for one in IDENTITIES.values():
         if one.reads != WITNESS or (names and one.name not in names):
             continue
-        for check in _check(one, tables):
-            step = last if check.step < 0 else check.step
-            yield replace(check, identity=one.name, step=step, means=one.means, change=one.change)
+        for check in _summary(one.checks(tables)):
+            yield one.named(check, last if check.step < 0 else check.step)
 
 
-def _check(one: Identity, tables: WitnessTables) -> Iterator[Check]:
-    checks: list[Check] = []
-    try:
-        checks += one.look(tables)
-    except Missing as lack:
-        checks.append(Check(missing=f"needs {lack}"))
-    except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
-        checks.append(Check(missing=f"{FAILED}{type(error).__name__}: {error}"))
+def _summary(checks: Sequence[Check]) -> Iterator[Check]:
+    """The first violation, else the closest shave; and what was not checked."""
     measured = [check for check in checks if not check.missing]
     broken = [check for check in measured if check.violated]
     if broken:
         yield _first_violation(broken, {check.step for check in measured})
     elif measured:
-        yield max(measured, key=_closeness)
+        yield max(measured, key=lambda check: check.tolerance_share)
     lacking = [check for check in checks if check.missing]
     if lacking and not broken:
         yield lacking[-1]
-
-
-def _closeness(check: Check) -> float:
-    """How much of the tolerance a check takes."""
-    return check.gap / check.tolerance if check.tolerance else check.gap
 
 
 def _first_violation(broken: Sequence[Check], steps: Iterable[int]) -> Check:
     """The largest violation of the first step with one; it says since when."""
     first = min(check.step for check in broken)
     there = [check for check in broken if check.step == first]
-    worst = max(there, key=_closeness)
+    worst = max(there, key=lambda check: check.tolerance_share)
     layers = tuple(dict.fromkeys(chain.from_iterable(check.layers for check in there)))
     words = [worst.says] if worst.says else []
     words.append(_since(first, {check.step for check in broken}, steps))

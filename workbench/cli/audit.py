@@ -84,12 +84,12 @@ def checks(
     torch.set_num_threads(1)
     declared = auditing.declaration_of(folder)
     known = batches.steps(folder)
+    is_filed = folder.parent.parent.resolve() == runs.resolve()
     near: Iterable[int] = ()
-    if not steps and folder.parent.parent.resolve() == runs.resolve():
+    if not steps and is_filed:
         near = [int(row[0]) for row in current(runs).rows(_NEAR, {"run": folder.name}).rows]
     wanted = list(steps) or auditing.chosen(known, near, declared.staleness)
     unread = {} if unread is None else unread
-    is_filed = folder.parent.parent.resolve() == runs.resolve()
     found = []
     for check in auditing.audit(folder, wanted, only, unread):
         if check.holds_until is not None and is_filed:
@@ -117,19 +117,15 @@ def _without_batches(declared: Declaration, only: Sequence[str]) -> list[Check]:
     return [Check(identity=name, missing=missing) for name in names]
 
 
-def advice(name: str) -> dict[str, str]:
-    """Return what a violation of an identity means, how it can be innocent, what to do, and its page."""
+def as_document(check: Check) -> dict[str, Any]:
+    """Return a check as JSON has it; what it means and what to do only of a violated one."""
     from sorl.audit import IDENTITIES
 
-    one = IDENTITIES.get(name)
-    if one is None:
-        return {}
-    return {"means": one.means, "innocent": one.innocent, "change": one.change, "page": one.page}
-
-
-def as_document(check: Check) -> dict[str, Any]:
-    """Return a check as JSON has it; of a violated one also what it means and what to do."""
-    return check.as_dict() | (advice(check.identity) if check.violated else {})
+    row = check.as_dict()
+    if not check.violated:
+        return {name: value for name, value in row.items() if name not in ("means", "change")}
+    one = IDENTITIES[check.identity]
+    return row | {"innocent": one.innocent, "page": one.page}
 
 
 def _say_unread(unread: Mapping[int, str], wanted: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typer import Argument, Context, Exit, Option
 
+from sorl.cli.audit import as_document, checks
 from sorl.cli.shared import MAP, STANDARD_INPUT, current, experiment_of, experiments, find, one_of, run_folder
 from sorl.cli.tables import document, echo, note_refused
 from sorl.spec import InputError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from sorl.diagnosis.finding import Diagnosis
     from sorl.diagnosis.log import Log
     from sorl.importing.mapping import NameMap
-from sorl.cli.audit import as_document, checks
 
 _AUDIT = (
     "Recompute stored steps (ten seconds a run), or leave that out; default: for a single run, if torch is"
@@ -59,8 +59,8 @@ def diagnose(
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs
     too.
 
-    The stored steps of a single run are audited too (`sorl audit`): a violated identity proves the cause that
-    it defines. A cause whose removal saves forks of the run ranks highest (--test).
+    A single run is audited too (`sorl audit`): a violated identity leads, or proves the cause that explains
+    it. A cause whose removal saves forks of the run ranks next (--test).
     """
     from sorl.diagnosis import report
 
@@ -68,7 +68,7 @@ def diagnose(
         _rank_turns(ctx.obj, what, step, form)
         return
     failures: dict[str, str] = {}
-    diagnoses = list(_diagnoses(logs(ctx.obj, what, name_map, failures), failures))
+    diagnoses = list(_diagnoses(logs(ctx.obj, what, failures, name_map), failures))
     if test:
         tested = _tested(ctx.obj, diagnoses, draws, yes=yes)
         if tested is None:
@@ -116,14 +116,14 @@ def _rank_turns(runs: Path, what: str | None, step: int, form: str) -> None:
 def _diagnoses(found: Iterable[Log], failures: dict[str, str]) -> Iterator[Diagnosis]:
     """Yield the diagnosis of each log; one that raises costs itself, and its reason is kept."""
     from sorl.diagnosis.diagnose import diagnose as diagnose_log
+    from sorl.diagnosis.diagnose import noting
 
     for log in found:
-        try:
-            yield diagnose_log(log)
-        except InputError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
-            failures[log.name] = f"{type(error).__name__}: {error}"
+        diagnosis = None
+        with noting(failures, log.name, InputError):
+            diagnosis = diagnose_log(log)
+        if diagnosis is not None:
+            yield diagnosis
 
 
 def _tested(runs: Path, diagnoses: Sequence[Diagnosis], draws: int, *, yes: bool) -> Diagnosis | None:
@@ -158,18 +158,17 @@ def _answer(runs: Path, diagnosis: Diagnosis, is_audited: bool, *, strict: bool)
     raised.
     """
     from sorl.diagnosis.diagnose import diagnose as diagnose_log
+    from sorl.diagnosis.diagnose import noting
 
     if not is_audited:
         return _Answer(diagnosis, None)
-    try:
+    raised = (InputError,) if strict else ()
+    failed: dict[str, str] = {}
+    checks = None
+    with noting(failed, "audit", *raised):
         checks = audited(runs, diagnosis.log, strict=strict)
-    except InputError as error:
-        if strict:
-            raise
-        return _Answer(diagnosis, None, str(error))
-    except Exception as error:  # noqa: BLE001 - a record that contradicts itself may raise anything
-        return _Answer(diagnosis, None, f"{type(error).__name__}: {error}")
-    return _Answer(diagnose_log(diagnosis.log, checks=checks) if checks else diagnosis, checks)
+    judged = diagnose_log(diagnosis.log, checks=checks) if checks else diagnosis
+    return _Answer(judged, checks, failed.get("audit", ""))
 
 
 def _failed_documents(failures: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -259,13 +258,14 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
 def logs(
     runs: Path,
     what: str | None,
+    failures: dict[str, str],
     name_map: Sequence[str] | None = None,
-    failures: dict[str, str] | None = None,
 ) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all
     that fell. Of a run that raises the reason is put into `failures`.
     """
     from sorl.analysis.runs import runs as runs_in
+    from sorl.diagnosis.diagnose import noting
     from sorl.diagnosis.log import of_run
     from sorl.importing.mapping import NameMap
 
@@ -291,16 +291,11 @@ def logs(
         named = [find(reader, what)]
     for run_id in named:
         with reader.together():  # the queries of one diagnosis
-            try:
+            log = None
+            with noting(failures, str(run_id), InputError):
                 log = of_run(reader, str(run_id), runs)
-            except InputError:
-                raise
-            except Exception as error:
-                if failures is None:
-                    raise
-                failures[str(run_id)] = f"{type(error).__name__}: {error}"
-                continue
-            yield log
+            if log is not None:
+                yield log
 
 
 def _is_foreign(what: str) -> bool:

@@ -22,6 +22,7 @@ from sorl.diagnosis.proofs import (
     prove,
 )
 from sorl.recording.segments import schema_of
+from sorl.spec import InputError
 from sorl.spec.evidence import Check, Removal
 
 # In the order of their rank, with the words of a report.
@@ -61,9 +62,9 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES, checks: Sequence[Check]
     findings = [_tested(finding, log.tests.get(finding.cause.name)) for finding in proved]
     findings += _ranked(log, looks.findings, proved, withdrawn)
     failed = dict(looks.failed)
-    with _noting(failed, "the turns that stand out"):
+    with noting(failed, "the turns that stand out"):
         carriers = _carriers(log, findings)
-    with _noting(failed, "the first signals"):
+    with noting(failed, "the first signals"):
         first_moved = moved(log)
     return Diagnosis(
         log,
@@ -123,7 +124,7 @@ def _look_for(log: Log, causes: Sequence[Cause], checks: Sequence[Check]) -> _Lo
         if cause.scalar and log.ledger and log.steps < LONG:
             continue
         proof = defining_violation(cause, checks)
-        with _noting(looks.failed, cause.name):
+        with noting(looks.failed, cause.name):
             missing = cause.missing(log)
             if missing and proof is None:
                 looks.unanswered[cause.name] = missing
@@ -137,13 +138,17 @@ def _look_for(log: Log, causes: Sequence[Cause], checks: Sequence[Check]) -> _Lo
 
 
 @contextmanager
-def _noting(failed: dict[str, str], name: str) -> Iterator[None]:
-    """Keep an exception as why one thing could not be checked: a record that contradicts itself may raise
-    anything, and the others must go on.
+def noting(failed: dict[str, str], name: str, *raised: type[Exception]) -> Iterator[None]:
+    """Keep an exception as why one thing could not be checked, but those that are to be `raised`: a record
+    that contradicts itself may raise anything, and the others must go on.
     """
     try:
         yield
-    except Exception as error:  # noqa: BLE001
+    except raised:
+        raise
+    except InputError as error:
+        failed[name] = str(error)
+    except Exception as error:  # noqa: BLE001 - the one place of a diagnosis where anything may fail
         failed[name] = f"{type(error).__name__}: {error}"
 
 

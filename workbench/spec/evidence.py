@@ -41,6 +41,11 @@ class Check:
         return self.missing.startswith(FAILED)
 
     @property
+    def tolerance_share(self) -> float:
+        """How much of its tolerance the gap takes, to find the closest shave."""
+        return self.gap / self.tolerance if self.tolerance else self.gap
+
+    @property
     def violated(self) -> bool:
         """Whether the two sides are further apart than the tolerance; a side that is not a number is."""
         return not self.missing and not self.gap <= self.tolerance

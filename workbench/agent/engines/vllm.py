@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -293,20 +293,34 @@ def _pack_embeddings(engine: Any) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-def _held(engine: Any, trained: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """The tensors of `engine` that have the names and shapes of `trained`; fused ones are split."""
+class Fused(NamedTuple):
+    """A tensor of vLLM and the names of the trainer's tensors whose rows it holds, one after the other."""
+
+    module: Any
+    kind: str  # weight or bias
+    present: Tensor
+    sources: list[str]
+
+
+def _fused(engine: Any, trained: Mapping[str, Tensor]) -> Iterator[Fused]:
+    """Yield the tensors of `engine` that are made of `trained` ones."""
     fused: dict[str, list[str]] = getattr(engine, "packed_modules_mapping", None) or {}
-    found: list[tuple[str, Tensor]] = []
     for name, module in engine.named_modules():
         above, _, leaf = name.rpartition(".")
         parts = [f"{above}.{part}" if above else part for part in fused.get(leaf, [leaf])]
         for kind, present in module.named_parameters(recurse=False):
             sources = [f"{part}.{kind}" for part in parts]
-            if not set(sources) <= set(trained):
-                continue
-            rows = [trained[source] for source in sources]
-            if present.shape[1:] == rows[0].shape[1:] and len(present) >= sum(map(len, rows)):
-                found += zip(sources, _split(present.detach(), rows), strict=True)
+            if set(sources) <= set(trained):
+                yield Fused(module, kind, present, sources)
+
+
+def _held(engine: Any, trained: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """The tensors of `engine` that have the names and shapes of `trained`; fused ones are split."""
+    found: list[tuple[str, Tensor]] = []
+    for _, _, present, sources in _fused(engine, trained):
+        rows = [trained[source] for source in sources]
+        if present.shape[1:] == rows[0].shape[1:] and len(present) >= sum(map(len, rows)):
+            found += zip(sources, _split(present.detach(), rows), strict=True)
     return found
 
 
@@ -316,24 +330,17 @@ def _stale(engine: Any, trained: dict[str, Tensor], dtype: torch.dtype) -> list[
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-    fused: dict[str, list[str]] = getattr(engine, "packed_modules_mapping", None) or {}
     found = []
-    for name, module in engine.named_modules():
-        above, _, leaf = name.rpartition(".")
-        parts = [f"{above}.{part}" if above else part for part in fused.get(leaf, [leaf])]
-        for kind, present in module.named_parameters(recurse=False):
-            sources = [f"{part}.{kind}" for part in parts]
-            if not set(sources) <= set(trained):
-                continue
-            rows = [trained[source].to(present.device, dtype) for source in sources]
-            if kind == "weight" and isinstance(module, (LinearBase, ParallelLMHead)):
-                same = _computes(module, rows, dtype)
-            else:
-                # vLLM keeps a bias in float32 for its kernels on processors with AMX: the rounded values are
-                # compared.
-                parted = zip(_split(present.to(dtype), rows), rows, strict=True)
-                same = [torch.equal(part, row) for part, row in parted]
-            found += [source for source, equal in zip(sources, same, strict=True) if not equal]
+    for module, kind, present, sources in _fused(engine, trained):
+        rows = [trained[source].to(present.device, dtype) for source in sources]
+        if kind == "weight" and isinstance(module, (LinearBase, ParallelLMHead)):
+            same = _computes(module, rows, dtype)
+        else:
+            # vLLM keeps a bias in float32 for its kernels on processors with AMX: the rounded values are
+            # compared.
+            parted = zip(_split(present.to(dtype), rows), rows, strict=True)
+            same = [torch.equal(part, row) for part, row in parted]
+        found += [source for source, equal in zip(sources, same, strict=True) if not equal]
     return found
 
 
