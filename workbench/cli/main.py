@@ -34,6 +34,7 @@ VERBS = (
     "report",
     "eval",
     "retriever",
+    "model",
     "algorithms",
     "diagnostics",
     "sync",
@@ -49,7 +50,7 @@ EXTRAS = {
     **dict.fromkeys(("streamlit", "plotly", "jinja2"), "app"),
     **dict.fromkeys(("torch", "transformers", "tokenizers", "urllib3"), "train"),
 }
-_TRAINS = ("run", "fork", "audit", "replay", "eval")
+_TRAINS = ("run", "fork", "audit", "replay", "eval", "model")
 # click's UsageError, of which later versions of typer have their own
 _USAGE: Any = typer.BadParameter.__mro__[1]
 

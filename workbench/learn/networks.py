@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from sorl.agent import ragged
 from sorl.agent.routing import experts_of, routed
 from sorl.batch import Batch
 from sorl.learn import packed
@@ -130,12 +131,9 @@ def device_of(settings: ComputeSettings) -> torch.device:
     return torch.device("cuda" if present and settings.device != "cpu" else "cpu")
 
 
-def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreTrainedModel:
-    """Return the checkpoint at `path`, weights in float32, on the device of `compute`.
-
-    Raises InputError without safetensors weights: other formats can run code when read. Dropout is off,
-    because old and new log-probs must be of one policy; so training mode, which gradient checkpointing needs,
-    changes nothing else.
+def weights_folder(path: Path | str) -> Path:
+    """The folder at `path`. Raises InputError without safetensors weights: other formats can run code when
+    read.
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
@@ -145,6 +143,16 @@ def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreT
     if not list(folder.glob("*.safetensors")):
         hint = f"other formats can run code and are not read; convert with model.save_pretrained('{folder}')"
         raise InputError(f"no safetensors weights in '{folder}': {hint}")
+    return folder
+
+
+def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreTrainedModel:
+    """Return the checkpoint at `path`, weights in float32, on the device of `compute`.
+
+    Raises InputError as `weights_folder` does. Dropout is off, because old and new log-probs must be of one
+    policy; so training mode, which gradient checkpointing needs, changes nothing else.
+    """
+    folder = weights_folder(path)
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     for name, value in vars(config).items():
         if "drop" in name and isinstance(value, float):
@@ -192,6 +200,55 @@ def packing_of(backbone: Any, tokens: Tensor, where: Tensor) -> packed.Packing |
     return found
 
 
+class RaggedRows:
+    """Rows without what nobody asks for: no padding, and nothing after the last token that is wanted.
+
+    `read` (N,): the tokens, row behind row, `counts` of each row. `asked` (N,): whether the next token is
+    wanted. `targets` (M,): those next tokens.
+    """
+
+    def __init__(self, tokens: Tensor, where: Tensor) -> None:
+        self._wanted = where[:, 1:]
+        place = torch.arange(self._wanted.shape[1], device=tokens.device)
+        length = torch.where(self._wanted, place + 1, 0).amax(1)
+        inside = place < length[:, None]
+        self.read = tokens[:, :-1][inside]
+        self.counts = length[length > 0].tolist()
+        self.asked = self._wanted[inside]
+        self.targets = tokens[:, 1:][self._wanted]
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Put answers (M,) where they belong, (B, T); 0 elsewhere."""
+        found = torch.zeros(self._wanted.shape, dtype=x.dtype, device=self._wanted.device)
+        return F.pad(found.masked_scatter(self._wanted, x.to(self._wanted.device)), (1, 0))
+
+
+def ragged_rows(backbone: Any, tokens: Tensor, where: Tensor) -> RaggedRows | None:
+    """Return the rows to be read without padding; None where the model cannot, or nothing is wanted."""
+    if not bool(where[:, 1:].any()) or not ragged.supports(backbone):
+        return None
+    return RaggedRows(tokens, where)
+
+
+def _ragged_log_probs(
+    model: Any,
+    head: nn.Linear,
+    rows: RaggedRows,
+    temperature: float,
+    grad_entropy: bool,
+    elements: int,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies of the wanted tokens, (B, T), from a pass without padding."""
+    hidden = ragged.hidden_states(model.base_model, rows.read, rows.counts)
+    hidden = hidden[rows.asked.to(hidden.device)]
+    targets = rows.targets.to(hidden.device)
+    if hidden.shape[0] * head.out_features > elements:
+        log_prob, entropy = token_log_probs(hidden, head, targets, temperature, elements)
+    else:
+        log_prob, entropy = _of_logits(head(hidden), targets, temperature, grad_entropy)
+    return rows.spread(log_prob), rows.spread(entropy if grad_entropy else entropy.detach())
+
+
 def log_probs(
     model: nn.Module,
     tokens: Tensor,
@@ -210,15 +267,33 @@ def log_probs(
 
     Beyond `elements` logits they are never held at once, and are made only at the tokens of `where` (B, T),
     with 0 elsewhere; a model whose logits are not a linear layer of the last hidden state holds them all.
-    With `where`, a small model may be computed there alone: 0 elsewhere then, too.
+    With `where`, rows may be read without padding and computed there alone: 0 elsewhere then, too.
     """
-    packing = None if where is None else packing_of(getattr(model, "model", None), tokens, where)
-    if packing is not None:
-        lm: Any = model
-        logits = lm.lm_head(packed.hidden(lm.model, packing))
-        asked = tokens[:, 1:].reshape(-1)[packing.to]
-        log_probs, entropies = _of_logits(logits, asked, temperature, grad_entropy)
-        return packing.spread(log_probs), packing.spread(entropies)
+    if where is None:
+        return _padded_log_probs(model, tokens, temperature, grad_entropy, None, elements)
+    if (packing := packing_of(getattr(model, "model", None), tokens, where)) is not None:
+        return _packed_log_probs(model, packing, tokens, temperature, grad_entropy)
+    rows = ragged_rows(getattr(model, "base_model", None), tokens, where)
+    head = None if rows is None else linear_head(model)
+    if rows is not None and head is not None:
+        return _ragged_log_probs(model, head, rows, temperature, grad_entropy, elements)
+    return _padded_log_probs(model, tokens, temperature, grad_entropy, where, elements)
+
+
+def _packed_log_probs(
+    model: Any, packing: packed.Packing, tokens: Tensor, temperature: float, grad_entropy: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies of the wanted tokens, (B, T), by the small model that is written out."""
+    logits = model.lm_head(packed.hidden(model.model, packing))
+    asked = tokens[:, 1:].reshape(-1)[packing.to]
+    log_prob, entropy = _of_logits(logits, asked, temperature, grad_entropy)
+    return packing.spread(log_prob), packing.spread(entropy)
+
+
+def _padded_log_probs(
+    model: Any, tokens: Tensor, temperature: float, grad_entropy: bool, where: Tensor | None, elements: int
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies, (B, T), from a pass over whole rows."""
     device = next(model.parameters()).device
     on = tokens.to(device)
     targets = on[:, 1:]
@@ -228,7 +303,6 @@ def log_probs(
         logits = model(input_ids=on[:, :-1], use_cache=False).logits
         chosen, entropy = _of_logits(logits, targets, temperature, grad_entropy)
     else:
-        assert isinstance(model, PreTrainedModel)
         hidden = model.base_model(input_ids=on[:, :-1], use_cache=False).last_hidden_state
         wanted = torch.ones_like(targets, dtype=torch.bool) if where is None else where[:, 1:].to(device)
         found = token_log_probs(hidden[wanted], head, targets[wanted], temperature, elements)
@@ -256,10 +330,13 @@ class Critic(nn.Module):
         t.
 
         Position 0 has no state before it and is 0. Values are on the device of `tokens`, wherever the critic
-        is. With `where` (B, T), a small critic may be computed there alone, and is 0 elsewhere.
+        is. With `where` (B, T), it may be computed there alone, and is 0 elsewhere.
         """
         if where is not None and (packing := packing_of(self.backbone, tokens, where)) is not None:
             return packing.spread(self.head(packed.hidden(self.backbone, packing)).squeeze(-1))
+        if where is not None and (rows := ragged_rows(self.backbone, tokens, where)):
+            found = ragged.hidden_states(self.backbone, rows.read, rows.counts)
+            return rows.spread(self.head(found[rows.asked.to(found.device)]).squeeze(-1).float())
         on = tokens.to(self.head.weight.device)
         hidden = self.backbone(input_ids=on[:, :-1], use_cache=False).last_hidden_state
         return F.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)

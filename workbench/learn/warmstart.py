@@ -1,4 +1,4 @@
-"""Initial weights: a model by its name, or a small policy that imitates demonstrations."""
+"""Initial weights: a model by its name, or a small policy, after it has imitated demonstrations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sorl.agent.retrievers import cached
-from sorl.spec import InputError, RunSettings
+from sorl.spec import ComputeSettings, EngineSettings, InputError, RunSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from sorl.batch import Batch
+
+RESULT = "warmstart.json"  # of a warm start's folder: its success on held-out questions
+HELD_OUT = 64  # questions
 
 
 def locate(model: str) -> Path:
@@ -75,26 +80,49 @@ def _code() -> bytes:
 
 
 def key(settings: RunSettings) -> str:
-    """Hash of what shapes the weights: the settings of task, network and imitation, and the
-    code behind them.
+    """Hash of what shapes the weights: the settings of task, network and imitation, the weights of a `model`,
+    and the code behind them.
     """
-    shaping = settings.model_dump(include={"world", "policy", "warmstart"})
+    if settings.model is None:
+        shaping = settings.model_dump(include={"world", "policy", "warmstart"})
+    else:
+        shaping = settings.model_dump(include={"world", "warmstart", "compute"})
+        shaping |= {"model": _content(Path(settings.model).expanduser()), "wording": settings.wording}
     shaping["world"].pop("reward", None)
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode() + _code()).hexdigest()[:16]
 
 
+def _content(folder: Path) -> str:
+    """A hash of a model's files; of a model of the hub, its name."""
+    if not folder.is_dir():
+        return str(folder)
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
+    stamps = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return _digest_of_files(stamps)
+
+
+@cache
+def _digest_of_files(stamps: tuple[tuple[Path, int, int], ...]) -> str:
+    """A hash of the contents of files; size and time of each say when it must be read again."""
+    digest = hashlib.sha256()
+    for file, *_ in stamps:
+        with file.open("rb") as handle:
+            digest.update(hashlib.file_digest(handle, "sha256").digest())
+    return digest.hexdigest()
+
+
 def made(settings: RunSettings, cache: Path) -> bool:
-    """Whether the warm start of these settings is in the cache; also True for a `model`, which is loaded as
-    it is.
-    """
-    return settings.model is not None or (cache / "warmstart" / key(settings) / "model.safetensors").is_file()
+    """Whether the warm start of these settings is in the cache; also True for a `model` that needs none."""
+    if settings.model is not None and not settings.warmstart.steps:
+        return True
+    return (cache / "warmstart" / key(settings) / "model.safetensors").is_file()
 
 
 def ensure(settings: RunSettings, cache: Path) -> Path:
     """Folder of the warm-started checkpoint. The first process to need it makes it; others wait and then
     share it.
     """
-    if settings.model is not None:
+    if settings.model is not None and not settings.warmstart.steps:
         return locate(settings.model)
     folder = cache / "warmstart" / key(settings)
     if made(settings, cache):
@@ -105,6 +133,13 @@ def ensure(settings: RunSettings, cache: Path) -> Path:
         return cached(folder, lambda unfinished: _imitate(settings, unfinished))
 
 
+def result_of(folder: Path) -> dict[str, Any] | None:
+    """What the imitation of a `model` came to; None for weights that imitated nothing, or of another kind."""
+    file = folder / RESULT
+    found: dict[str, Any] | None = json.loads(file.read_text()) if file.is_file() else None
+    return found
+
+
 def _imitate(settings: RunSettings, folder: Path) -> None:
     """Cross-entropy on the tokens that the script wrote; observations and prompts are read,
     never imitated.
@@ -113,27 +148,24 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
 
     from sorl.agent.demonstrations import demonstrations
     from sorl.agent.episode import collate
-    from sorl.agent.routing import routed
+    from sorl.agent.tokenizer import Codec
     from sorl.agent.worlds import build
     from sorl.agent.worlds.atlas import Atlas
     from sorl.agent.worlds.facts import Facts
-    from sorl.learn import networks
 
     if settings.world.kind == "dataset":
-        raise InputError(
-            'world.kind = "dataset" has no demonstrations to warm-start from; set model to a checkpoint'
-        )
+        other = "set model to a checkpoint" if settings.model is None else "set warmstart.steps = 0"
+        raise InputError(f'world.kind = "dataset" has no demonstrations to warm-start from; {other}')
     warm = settings.warmstart
     world = build(settings.world)
     assert isinstance(world, Facts | Atlas)
     torch.set_num_threads(settings.threads)
-    tokenizer = world.tokenizer()
-    tokenizer.add_tokens([f"<spare{i}>" for i in range(settings.policy.spare_tokens)])
-    model = networks.create(settings.policy, tokenizer, warm.seed)
+    model, tokenizer = _network(settings, world)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True
     )
-    episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
+    codec = Codec(tokenizer, settings.wording)
+    episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed, codec=codec)
     for i in range(warm.steps):
         # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing
         # learned.
@@ -146,15 +178,58 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         # Two halves of like length: a third less padding. Batches stay random: in batches of like length all
         # questions have one number of hops, and the third hop is not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-            part = collate(half, tokenizer.pad_token_id)
-            with routed(model) as seen:
-                log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
-            loss = -torch.where(part.mask, log_prob, 0).sum() / written
-            if seen.logits:
-                # the mean of the halves
-                loss = loss + settings.policy.balance / 2 * seen.balance(part.inside[:, 1:])
-            loss.backward()
+            _imitate_part(settings, model, collate(half, tokenizer.pad_token_id), written)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
+    if settings.model is not None:
+        (folder / RESULT).write_text(json.dumps(_examine(settings, model, tokenizer)))
+
+
+def _network(settings: RunSettings, world: Any) -> tuple[Any, Any]:
+    """The network that is to imitate, and its tokenizer: those of `model`, or a fresh small policy."""
+    from sorl.learn import networks
+
+    if settings.model is not None:
+        source = locate(settings.model)
+        return networks.load(source, settings.compute), tokenizer_of(source)
+    tokenizer = world.tokenizer()
+    tokenizer.add_tokens([f"<spare{i}>" for i in range(settings.policy.spare_tokens)])
+    return networks.create(settings.policy, tokenizer, settings.warmstart.seed), tokenizer
+
+
+def _imitate_part(settings: RunSettings, model: Any, part: Batch, written: int) -> None:
+    """Add the gradient of some demonstrations, of a batch in which the script wrote `written` tokens."""
+    import torch
+
+    from sorl.agent.routing import routed
+    from sorl.learn import networks
+
+    compute = settings.compute if settings.model is not None else ComputeSettings()
+    with routed(model) as seen, networks.autocast(model.device, compute):
+        log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
+    loss = -torch.where(part.mask, log_prob, 0).sum() / written
+    if seen.logits:
+        # the mean of the halves
+        loss = loss + settings.policy.balance / 2 * seen.balance(part.inside[:, 1:])
+    loss.backward()
+
+
+def _examine(settings: RunSettings, model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Success on held-out questions, of the likeliest tokens and of sampled ones, of 0 to 1."""
+    from sorl.agent.engines import engine_for
+    from sorl.learn.evaluate import evaluate
+
+    asked = settings.evaluation.model_copy(update={"episodes": HELD_OUT})
+    engine = engine_for(model, tokenizer, EngineSettings(), settings.wording)
+    found: dict[str, Any] = {"questions": HELD_OUT, "steps": settings.warmstart.steps}
+    for name, greedy in (("greedy", True), ("sampled", False)):
+        chosen = asked.model_copy(update={"greedy": greedy})
+        row = evaluate(engine, settings.model_copy(update={"evaluation": chosen}))
+        found |= {
+            name: row["success"],
+            f"{name}_low": row["success_low"],
+            f"{name}_high": row["success_high"],
+        }
+    return found

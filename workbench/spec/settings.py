@@ -175,13 +175,18 @@ class PolicySettings(Settings):
 class WarmStartSettings(Settings):
     """Imitation on noisy scripted episodes; shared by every run with the same world, policy and
     warm start.
+
+    A `model` has other defaults (`FOR_A_MODEL`): by default it imitates nothing.
     """
 
-    steps: Natural = 240
-    batch: Annotated[int, Field(ge=2, le=10**6)] = 64
-    lr: Rate = 3e-3
+    steps: Natural = 240  # 0 for a `model`
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 64  # 24 for a `model`
+    lr: Rate = 3e-3  # 5e-5 for a `model`
     noise: Fraction = 0.1  # probability that a scripted turn goes wrong
     seed: Seed = 0
+
+
+FOR_A_MODEL = {"steps": 0, "batch": 24, "lr": 5e-5}  # defaults of its warm start
 
 
 class EngineSettings(Settings):
@@ -410,6 +415,15 @@ class RunSettings(Settings):
     fault: FaultSettings | None = None  # inject a bug from some iteration on
     fork: ForkSettings | None = None  # start from the state of another run; `sorl fork` writes such files
     threads: Few = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_model_has_its_own_warm_start(cls, given: Any) -> Any:
+        """A pretrained model imitates nothing unless it is told to, and then at a lower rate."""
+        if not isinstance(given, dict) or given.get("model") in (None, "none"):
+            return given
+        told = given.get("warmstart", {})
+        return {**given, "warmstart": FOR_A_MODEL | told} if isinstance(told, dict) else given
 
     @property
     def wording(self) -> Literal["plain", "search-r1"]:

@@ -21,7 +21,9 @@ from transformers.models.llama import LlamaForCausalLM
 from transformers.models.mixtral import MixtralForCausalLM
 from transformers.models.qwen2 import Qwen2ForCausalLM
 
+from sorl.agent import ragged
 from sorl.agent.engines import NonFinite
+from sorl.agent.engines.continuous import ContinuousRows
 from sorl.agent.episode import Episode
 from sorl.agent.protocol import Dialogue, begin, closes, search_ahead
 from sorl.agent.routing import experts_of, routed, routers, width_of
@@ -119,25 +121,38 @@ class HFEngine:
             return []
         training = self._model.training
         self._model.train(False)
-        mixture = routers(self._model)
-        unknown = experts_of(mixture[0]) if mixture else 0
-        rows = _Rows(dialogues, self._codec, world.max_turn_tokens, self._limit, unknown)
         try:
-            rows.play(decoder_of(self._model, self._settings), self._settings.temperature, generator, greedy)
+            self._play(dialogues, world.max_turn_tokens, generator, greedy)
         finally:
             self._model.train(training)
         return [dialogue.episode() for dialogue in dialogues]
+
+    def _play(self, dialogues: list[Dialogue], turn_tokens: int, generator: Generator, greedy: bool) -> None:
+        """Let the policy write until every dialogue has ended."""
+        temperature = self._settings.temperature
+        if not _is_fused(self._model) and ragged.supports(self._model.base_model):
+            model = in_dtype(self._model, getattr(torch, self._settings.dtype))
+            together = ContinuousRows(dialogues, self._codec, turn_tokens, self._limit)
+            together.play(model, sample, temperature, generator, greedy)
+            return
+        mixture = routers(self._model)
+        unknown = experts_of(mixture[0]) if mixture else 0
+        rows = _Rows(dialogues, self._codec, turn_tokens, self._limit, unknown)
+        rows.play(decoder_of(self._model, self._settings), temperature, generator, greedy)
+
+
+def _is_fused(model: PreTrainedModel) -> bool:
+    """Whether the decoding step written out below pays for this model."""
+    small = model.device.type == "cpu" and model.num_parameters() <= _SMALL
+    return small and supports(model)
 
 
 def decoder_of(model: PreTrainedModel, settings: EngineSettings) -> FusedDecoder | TransformersDecoder:
     """Return what decodes `model` in the precision of `settings`, with an empty cache."""
     dtype = getattr(torch, settings.dtype)
-    small = model.device.type == "cpu" and model.num_parameters() <= _SMALL
-    return (
-        FusedDecoder(model, dtype)
-        if small and supports(model)
-        else TransformersDecoder(in_dtype(model, dtype))
-    )
+    if _is_fused(model):
+        return FusedDecoder(model, dtype)
+    return TransformersDecoder(in_dtype(model, dtype))
 
 
 def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
