@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sorl.audit import Check, audit, declaration_of, table_checks
-from sorl.audit.case import spacing
+from sorl.audit.comparison import spacing
 from sorl.integrations import trl, verl
 from sorl.spec import BatchesSettings
 from sorl.store import batches

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -23,6 +25,7 @@ from sorl.learn.witnesses import Witnesses
 from sorl.recording.witness import Witness
 from tests.cli.command import sorl, told
 from tests.learn.tiny import MakeRun, Session, rows, train
+from tests.store.processes import ROOT
 
 GRPO = {
     "algorithm": "grpo",
@@ -382,6 +385,18 @@ def test_sorl_audit_checks_both_where_steps_are_stored(trained: MakeRun) -> None
     assert result.exit_code == 0
     assert " audited, rows and witnesses of all steps checked" in result.output
     assert "weights_between_steps" in result.output
+
+
+def test_checks_that_are_kept_are_shown_without_torch(trained: MakeRun) -> None:
+    folder = trained()
+    first = sorl("audit", folder.name, runs=folder.parent.parent)
+    code = (
+        "import sys\nsys.modules |= dict.fromkeys(('torch', 'transformers'))\n"  # their import fails
+        "from sorl.cli.main import main\nmain()\n"
+    )
+    command = [sys.executable, "-c", code, "--runs", str(folder.parent.parent), "audit", folder.name]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert (second.returncode, second.stdout) == (0, first.output), second.stderr
 
 
 def parameters() -> Iterator[tuple[str, torch.Tensor]]:

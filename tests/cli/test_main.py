@@ -77,6 +77,22 @@ def test_the_help_page_imports_no_verb_and_looking_needs_the_core_alone(grid):
             )
 
 
+def test_a_log_of_scalars_is_diagnosed_without_what_runs_of_ours_and_other_formats_need(tmp_path):
+    unneeded = (*HEAVY[:-1], "pyarrow.parquet", "sorl.recording", "sorl.spec.settings")
+    unneeded += ("sorl.importing.text_records", "sorl.importing.printed_settings")
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(json.dumps({"step": step, "reward": step / 40}) for step in range(40)))
+    code = (
+        "import sys\nfrom sorl.cli.main import app\n"
+        "app(['diagnose', sys.argv[1]], standalone_mode=False)\n"
+        f"print([name for name in {unneeded!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    found = python(code, str(file))
+    assert found.returncode == 0, found.stderr
+    assert "Healthy: the reward rises" in found.stdout
+    assert found.stderr.splitlines()[-1] == "[]"
+
+
 def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid):
     expected = done("ls", runs=grid).stdout
     assert "demo: 8 runs" in expected

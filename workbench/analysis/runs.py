@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sorl.spec import COLLAPSED, COSMETIC, InputError, nearest
+from sorl.spec import COLLAPSED, InputError, nearest
 from sorl.spec.files import from_json, leaves
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def replicate(config: str | None) -> dict[str, Any]:
     A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by
     design.
     """
+    from sorl.spec import COSMETIC
+
     settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
     return {

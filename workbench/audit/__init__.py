@@ -5,7 +5,7 @@ trainer.
 """
 
 from sorl.audit import identities, recorded, tables
-from sorl.audit.case import explain
+from sorl.audit.comparison import explain
 from sorl.audit.declaration import Declaration, declaration_of
 from sorl.audit.registry import IDENTITIES, Identity, arrange, asked_of_steps
 from sorl.audit.run import audit, chosen

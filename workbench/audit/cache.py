@@ -11,9 +11,8 @@ import os
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 from sorl.audit.declaration import Declaration
 from sorl.spec.evidence import Check
@@ -71,7 +70,7 @@ class CheckCache:
 @cache
 def _code_digest() -> str:
     """Return the digest of this package and of the library that computes: any of it may change a check."""
-    digest = sha256(torch.__version__.encode())
+    digest = sha256(version("torch").encode())
     for file in sorted(Path(__file__).parents[1].rglob("*")):
         if file.suffix in (".py", ".toml"):
             digest.update(file.read_bytes())

@@ -1,12 +1,10 @@
-"""A stored step with all that is recomputed from it, and the comparison of both: transcripts, log-probs,
-gradients.
-"""
+"""A stored step with all that is recomputed from it: transcripts, log-probs, gradients."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ from sorl.agent.protocol import Dialogue, turn_length
 from sorl.agent.retrievers import RetrieverDown
 from sorl.agent.tokenizer import Codec
 from sorl.agent.worlds import build
+from sorl.audit.comparison import EXACT, ROUNDINGS, Owner, explain, spacing
 from sorl.audit.declaration import Declaration
 from sorl.batch import Batch
 from sorl.diagnostics.evidence import Missing
@@ -31,82 +30,10 @@ from sorl.spec import ComputeSettings, RunSettings
 from sorl.spec.evidence import Check
 from sorl.store.batches import StoredBatch, StoredUpdate
 
-EXACT = 1e-3  # in float32: of a log-prob in nats, of a value of size 1, as a share of a number
-ROUNDINGS = 4  # x what bfloat16 moves a number by here, that two computations in bfloat16 may be apart
-
 GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
 # What batches without a list of it say: those of sorl's own trainer, and those of older ledgers.
 TOLD_BY_DEFAULT = frozenset({"group", "mask"})
 BEGINS = "it begins with other weights than those that the updates before it lead to"
-
-Owner = Literal["policy", "critic"]
-
-
-def spacing(values: np.ndarray) -> float:
-    """Return the relative distance of neighbours in the precision that the numbers came in.
-
-    A ledger stores float32. Numbers of bfloat16 leave its 16 lowest bits empty, those of float16 its 13.
-    """
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    used = bits[np.isfinite(values)]
-    if not (used & 0xFFFF).any():
-        return 2.0**-7
-    if not (used & 0x1FFF).any():
-        return 2.0**-10
-    return 2.0**-23
-
-
-def explain(logged: np.ndarray, expected: np.ndarray, mask: np.ndarray, tolerance: float) -> Check:
-    """Compare two arrays (B, T) at `mask` and read the difference; trajectories are rows here.
-
-    The readings, simplest first: a constant factor, a constant offset, both (another whitening), rows that
-    have each other's numbers, a shift by one position. No reading where none of them makes the difference
-    vanish.
-    """
-    if not mask.any():
-        return Check(gap=0.0, tolerance=tolerance)
-    a = np.where(mask, logged, 0).astype(float)
-    b = np.where(mask, expected, 0).astype(float)
-    apart = np.where(mask, np.abs(a - b), 0)
-    apart = np.where(np.isnan(apart), np.inf, apart)
-    worst = np.unravel_index(int(apart.argmax()), apart.shape)
-    rows = tuple(np.flatnonzero((apart > tolerance).any(1)).tolist())
-    says = _reading(a, b, mask, rows, tolerance) if rows and np.isfinite(apart).all() else ""
-    gap, x, y = (float(side[worst]) for side in (apart, logged, expected))
-    return Check(gap=gap, tolerance=tolerance, logged=x, expected=y, says=says, trajectories=rows)
-
-
-def _reading(a: np.ndarray, b: np.ndarray, mask: np.ndarray, rows: Sequence[int], tolerance: float) -> str:
-    bad = np.zeros_like(mask)
-    bad[list(rows)] = mask[list(rows)]
-    x = b[bad]
-    y = a[bad]
-    near = 4 * tolerance + 1e-3 * np.abs(y)
-    if len(np.unique(x)) > 1:
-        if np.dot(x, x) and (np.abs(y - (factor := float(np.dot(x, y) / np.dot(x, x))) * x) <= near).all():
-            return f"{factor:.4g} times what it must be" if abs(factor) > 1e-9 else "0 everywhere"
-        if (np.abs(y - x - (offset := float((y - x).mean()))) <= near).all():
-            return f"{offset:+.4g} at every token"
-        slope, shift = np.polyfit(x, y, 1)
-        if (np.abs(y - slope * x - shift) <= near).all():
-            return f"{slope:.4g} times what it must be, {shift:+.4g}: centred or scaled by other statistics"
-    # which rows must have these numbers
-    same = {i: (np.abs(a[i] - b)[:, mask[i]] <= tolerance).all(1) for i in rows}
-    givers = {i: next((j for j in rows if j != i and same[i][j]), None) for i in rows}
-    if len(rows) > 1 and None not in givers.values():
-        if len(rows) == 2:
-            return "these two have each other's numbers"
-        shift, *others = {giver - i for i, giver in givers.items() if giver is not None}
-        by = "" if others else f", each that of {abs(shift)} rows {'before' if shift < 0 else 'after'}"
-        return f"these {len(rows)} have each other's numbers{by}"
-    for shift, word in ((1, "before"), (-1, "after")):
-        inside = bad & np.roll(mask, shift, axis=1)
-        if (
-            inside.sum() > 0.5 * bad.sum()
-            and (np.abs(a - np.roll(b, shift, axis=1))[inside] <= tolerance).all()
-        ):
-            return f"each token has the number of the token {word} it"
-    return ""
 
 
 @dataclass

@@ -3,24 +3,28 @@
 Order: from the question to the optimizer, so that the first violation is the one nearest to its cause.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from sorl.audit.case import EXACT, ROUNDINGS, Case, Owner, explain, spacing
+from sorl.audit.comparison import EXACT, ROUNDINGS, Owner, explain, spacing
 from sorl.audit.declaration import LOSS
 from sorl.audit.registry import identity
 from sorl.diagnostics.evidence import Missing
-from sorl.learn.networks import critic_values
 from sorl.objective import prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, Schedule
-from sorl.replay.networks import Draws
-from sorl.replay.play import weigh
 from sorl.spec.evidence import Check
+from sorl.tensors import torch
+
+if TYPE_CHECKING:
+    from sorl.audit.case import Case
+    from sorl.replay.networks import Draws
 
 # share of a step's length, between the weights it led to and must lead to
 WEIGHTS = {"float32": 0.02, "bfloat16": 0.2}
@@ -232,6 +236,8 @@ def reference_log_probs(case: Case) -> Iterator[Check]:
 )
 def values(case: Case) -> Iterator[Check]:
     """Values are the critic's, each of the state before its token."""
+    from sorl.learn.networks import critic_values
+
     stored = case.stored
     if stored.values is None:
         return
@@ -374,6 +380,8 @@ def minibatches(case: Case) -> Iterator[Check]:
 )
 def loss(case: Case) -> Iterator[Check]:
     """The loss is that of the stored log-probs and advantages."""
+    from sorl.replay.play import weigh
+
     case.hold_loss(*LOSS)
     for update in case.stored.updates:
         logged = [(name, update.scalars.get(name), says) for name, says in LOSSES]

@@ -4,22 +4,26 @@ Each compares numbers of different origin: what the sampler wrote and what was t
 metric and the tensors that it was made of.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sorl.audit.case import EXACT, ROUNDINGS, Case, spacing
+from sorl.audit.comparison import EXACT, ROUNDINGS, spacing
 from sorl.audit.declaration import LOSS
 from sorl.audit.identities import DEVIATIONS
 from sorl.audit.registry import RECORDED, identity
 from sorl.diagnostics.evidence import Missing
 from sorl.objective.select import Schedule
-from sorl.replay.play import weigh
 from sorl.spec.evidence import Check
 from sorl.store.batches import StoredUpdate
+
+if TYPE_CHECKING:
+    from sorl.audit.case import Case
 
 
 def trained_on(case: Case, update: StoredUpdate) -> np.ndarray:
@@ -257,6 +261,8 @@ class Weighed(NamedTuple):
 
 def _weigh(case: Case, update: StoredUpdate, nudge: float = 0.0) -> Weighed:
     """Weigh the tokens of an update, with its log-probs off by `nudge` nats."""
+    from sorl.replay.play import weigh
+
     moved = replace(update, log_prob=update.log_prob + np.float32(nudge))
     terms, weight, _ = weigh(case.own, case.loaded.minibatch(case.own, update), case.loaded, moved)
     stopped = (terms.active_low | terms.active_high) & terms.mask

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sorl.audit.cache import CheckCache
-from sorl.audit.case import Case
 from sorl.audit.declaration import declaration_of
 from sorl.audit.identities import DEVIATIONS
 from sorl.audit.registry import IDENTITIES, Identity, asked_of_steps
@@ -21,6 +21,9 @@ from sorl.spec import InputError
 from sorl.spec.evidence import Check
 from sorl.store import batches
 from sorl.store.batches import StoredBatch
+
+if TYPE_CHECKING:
+    from sorl.audit.case import Case
 
 POOLED = ("sampling", "independence")  # identities whose gap is a deviation from chance, in standard ones
 HINT = 2.5  # deviations of the pooled evidence, from which more stored steps are looked at
@@ -82,6 +85,12 @@ class StoredRun:
         batch = self._read(step)
         if batch is None and self.unread is not None and step in self.unread:
             return None
+        # What recomputes imports torch and transformers, which takes seconds: only where a check is not kept.
+        import torch
+
+        from sorl.audit.case import Case
+
+        torch.set_num_threads(1)
         return Case(batch or batches.read(self.folder, step), self.declared, self._read)
 
     def _batch(self, step: int) -> StoredBatch | None:

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from sorl.algorithms import ALGORITHMS
 from sorl.audit.declaration import OWN, Declaration, declaration_of, segment_files
@@ -27,6 +26,7 @@ from sorl.objective import Algorithm, prepare
 from sorl.spec import InputError
 from sorl.spec.evidence import Check
 from sorl.store import batches
+from sorl.tensors import Tensor, torch
 
 CHANCE = 40.0  # nats: a batch this surprising is drawn again once in 1e17 times
 LISTS = ("trained", "log_prob", "log_prob_old", "log_prob_behaviour", "entropy", "advantage", "turn_index")
@@ -149,7 +149,7 @@ def _compare_advantages(own: Algorithm, step: int, rows: pd.DataFrame) -> Check:
     )
 
 
-def _advantages(own: Algorithm, rows: pd.DataFrame, reward: torch.Tensor) -> np.ndarray:
+def _advantages(own: Algorithm, rows: pd.DataFrame, reward: Tensor) -> np.ndarray:
     one = torch.ones(len(rows), 1, dtype=torch.bool)
     batch = Batch(
         tokens=one.long(),

@@ -77,11 +77,8 @@ def checks(
     Damaged steps cost their own checks: they are counted on stderr, and put into `unread` with the reason.
     Raises InputError where none of the steps can be read.
     """
-    import torch
-
     from sorl import audit as auditing
 
-    torch.set_num_threads(1)
     declared = auditing.declaration_of(folder)
     known = batches.steps(folder)
     is_filed = folder.parent.parent.resolve() == runs.resolve()

@@ -15,7 +15,7 @@ from sorl.cli.audit import as_document, checks
 from sorl.cli.shared import MAP, STANDARD_INPUT, current, experiment_of, experiments, find, one_of, run_folder
 from sorl.cli.tables import document, echo, note_refused
 from sorl.spec import InputError
-from sorl.spec.settings import LADDER
+from sorl.spec.names import LADDER
 from sorl.store import batches
 from sorl.store.text import visible
 

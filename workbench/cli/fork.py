@@ -39,8 +39,8 @@ from sorl.learn.faults import FAULTS
 from sorl.learn.run import settings_of
 from sorl.spec import InputError, RunSettings, first_paragraph, nearest
 from sorl.spec.files import from_json, naming
-from sorl.spec.names import FolderName
-from sorl.spec.settings import DRAW, LADDER
+from sorl.spec.names import LADDER, FolderName
+from sorl.spec.settings import DRAW
 from sorl.store.segments import held
 from sorl.store.text import visible
 

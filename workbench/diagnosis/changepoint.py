@@ -3,7 +3,6 @@
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -278,7 +277,12 @@ class Curve:
     def _smoothed(self, buckets: int) -> "Smoothed":
         """Return the medians of at most so many stretches of 3 points or more."""
         bounds = np.linspace(0, len(self), min(buckets, len(self) // 3) + 1).astype(int)
-        medians = np.array([np.median(self.values[a:b]) for a, b in pairwise(bounds)])
+        lengths = np.diff(bounds)
+        medians = np.empty(len(lengths))
+        for length in np.unique(lengths):  # two at most, which differ by a point
+            alike = lengths == length
+            stretches = bounds[:-1][alike][:, None] + np.arange(length)
+            medians[alike] = np.median(self.values[stretches], axis=1)
         # Of its noise, or of its neighbours where noise is not white.
         change = np.diff(medians)
         white = _OF_MEDIAN * self.noise / np.sqrt(len(self) / len(medians))

@@ -21,7 +21,7 @@ from sorl.diagnosis.proofs import (
     follows_from,
     prove,
 )
-from sorl.recording.segments import schema_of
+from sorl.diagnostics import column_types
 from sorl.spec import InputError
 from sorl.spec.evidence import Check, Removal
 
@@ -224,7 +224,7 @@ def signals(log: Log) -> Iterator[tuple[str, float]]:
     Of the columns that another trainer has under its own names only parts of the reward and evaluations are
     known to be no clock, counter or hardware.
     """
-    ours = set(schema_of("step").names)
+    ours = column_types("step")
     for column in log.table("step").columns:
         is_known = column in ours or column.startswith(PART) or EVALUATION.match(column) is not None
         if not is_known or column in _KEYS or column.startswith(_NO_SIGNAL):

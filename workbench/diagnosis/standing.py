@@ -7,7 +7,7 @@ import pandas as pd
 from sorl.diagnosis.changepoint import SMOOTH, Level
 from sorl.diagnosis.log import Log
 from sorl.diagnostics.unsized import FEWEST, Change
-from sorl.spec import NOT_RISEN, CollapseSettings
+from sorl.spec import NOT_RISEN
 
 FINAL = 10  # steps that a last mean is of, as run.final_success
 PEAK = 5  # steps of the median that a peak is, as run.peak_success
@@ -23,7 +23,6 @@ _WORDS = {
     "saturated": "Saturated: started near its top and stayed",
 }
 _CRITICAL = {"non_finite": "NaN or Inf"}
-_RULE = CollapseSettings()
 
 
 def figure(value: float | None) -> str:
@@ -238,8 +237,12 @@ def _error_rate(log: Log) -> str:
 
 def _rule(log: Log, name: str) -> float:
     """A setting of the collapse rule, as the run had it."""
+    from sorl.spec import CollapseSettings
+
     value = log.settings.get(f"collapse.{name}")
-    return float(value) if isinstance(value, float) and 0 < value < 1 else float(getattr(_RULE, name))
+    if isinstance(value, float) and 0 < value < 1:
+        return value
+    return float(getattr(CollapseSettings(), name))
 
 
 def _climbing(log: Log, curve: pd.Series, best: float | None) -> str:

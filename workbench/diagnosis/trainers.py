@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,16 +24,22 @@ class Trainer:
 @cache
 def trainers() -> dict[str, Trainer]:
     """Return the trainers of `trainers.toml` by name."""
+    import tomllib
+
     text = files(__package__).joinpath("trainers.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     return {name: Trainer(name, table["options"], table["logs"]) for name, table in tables.items()}
+
+
+def _trainer_of(log: Log) -> Trainer | None:
+    return trainers().get(log.trainer) if log.trainer else None
 
 
 def option_names(settings: Sequence[str], log: Log) -> list[str]:
     """Return what the trainer of a log calls some settings of ours, with their values where they were read:
     `learning_rate (1e-06 now)`. A setting without a known name is left out.
     """
-    trainer = trainers().get(log.trainer)
+    trainer = _trainer_of(log)
     read = log.reading.options if log.reading else {}
     names: list[str] = []
     for setting in settings:
@@ -48,7 +53,7 @@ def option_names(settings: Sequence[str], log: Log) -> list[str]:
 
 def how_to_log(need: str, log: Log) -> str:
     """Return the option of a log's trainer that would log what a cause needs; empty where none is known."""
-    trainer = trainers().get(log.trainer)
+    trainer = _trainer_of(log)
     return trainer.logs.get(need, "") if trainer else ""
 
 

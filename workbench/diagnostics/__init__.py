@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sorl.diagnostics.step import StepView
 from sorl.diagnostics.tokens import Segments, Tokens, quotient
 from sorl.diagnostics.turn import TRAJECTORIES, Trajectories, TurnRows
 from sorl.spec import Level
+from sorl.spec import table as declaration
 
 # Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
 TOKEN_MEASURES = sorted(declared(update, ratio, divergence, advantage), key=lambda m: m in update.PROBE)
@@ -30,6 +32,15 @@ CATALOGUE = tuple(
 )
 
 Columns = dict[str, Any]
+
+
+@cache
+def column_types(table: str) -> dict[str, str]:
+    """Return the SQL type of every column of a table of the store, in order; KeyError for a table that does
+    not exist.
+    """
+    types = {column.name: column.type for column in declaration(table).columns}
+    return types | {one.name: one.sql_type for one in CATALOGUE if one.table == table}
 
 
 @dataclass(frozen=True)

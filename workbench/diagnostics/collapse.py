@@ -5,19 +5,24 @@ back.
 causal: a live run and its log get the same verdict. Only the onset looks both ways.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from statistics import fmean, median
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from sorl.diagnostics.rules import HARD, Event, RuleWatch, Severity
-from sorl.spec import MEANINGS, CollapseSettings, Outcome
+from sorl.spec import MEANINGS, Outcome
 from sorl.spec.markdown import markdown_table
+
+if TYPE_CHECKING:
+    from sorl.spec import CollapseSettings
 
 WINDOW = 5  # steps of the shortest window that can be the best
 Z = 1.28  # of bounds: 90 %, one-sided
@@ -402,6 +407,8 @@ class Watch:
     def __init__(
         self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1
     ) -> None:
+        from sorl.spec import CollapseSettings
+
         self.settings = settings or CollapseSettings()
         self._curve = _Curve(episodes, group, -math.log(self.settings.false_ending))
         self._severe = _FallRule(self._curve, self.settings, self.settings.severe)
@@ -547,6 +554,8 @@ def collapse_rule() -> str:
     """Markdown: when a run has collapsed, since when, whether it came back, and the events that need no
     smoothing.
     """
+    from sorl.spec import CollapseSettings
+
     defaults = CollapseSettings()
     settings = (
         [f"`collapse.{n}`", f"{getattr(defaults, n):g}", *reasons] for n, reasons in COLLAPSE_REASONS.items()

@@ -138,10 +138,11 @@ def _beyond(name: str, mark: Alarm, why: str, row: Row, memory: Memory) -> Judge
         mark.when
     ]
     memory["count"] = memory.get("count", 0) + 1 if crossed else 0
+    if memory["count"] < mark.points:
+        return False
     size = f" ({mark_size(mark)})" if mark.relative else ""
     held = f", {mark.points} points in a row" if mark.points > 1 else ""
-    message = f"{name} {value:.3g}, {mark.when} {threshold:.3g}{size}{held}{why}"
-    return memory["count"] >= mark.points and Found(message, name, value, threshold)
+    return Found(f"{name} {value:.3g}, {mark.when} {threshold:.3g}{size}{held}{why}", name, value, threshold)
 
 
 def _not_finite(name: str, row: Row, memory: Memory) -> Judged:

@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
+from sorl.diagnostics import column_types
 from sorl.importing import names
 from sorl.importing.mapping import listed
 from sorl.importing.numbers import Column
-from sorl.recording.segments import schema_of
 
 REWARD = "step.reward"
 SUCCESS = "step.success"
@@ -34,8 +33,7 @@ def columns_of(metrics: Collection[str]) -> dict[str, str]:
     read: dict[str, str] = {}
     for place, metric in names.chosen(metrics).items():
         table, _, name = place.partition(".")
-        schema = schema_of(table)
-        if name in schema.names and schema.field(name).type == pa.float64():
+        if column_types(table).get(name) == "DOUBLE":
             read[place] = metric
     return read
 

@@ -24,7 +24,6 @@ from sorl.importing.notebooks import is_html, is_notebook, notebook, page
 from sorl.importing.rows import Rows
 from sorl.importing.tables import is_table, parquet, table
 from sorl.importing.text import opened, text_of
-from sorl.importing.text_records import text_log
 from sorl.spec import InputError
 from sorl.spec.files import open_file
 
@@ -46,6 +45,13 @@ class Format:
     read: Callable[[Path], Iterable[Rows]]
 
 
+def _text(path: Path) -> Iterator[Rows]:
+    """What a program has printed. Its many patterns take longer to compile than most logs to be read."""
+    from sorl.importing.text_records import text_log
+
+    yield from text_log(path)
+
+
 # In the order in which they are tried; a new format is a function that yields runs, and its line here.
 FORMATS: list[Format] = [
     Format("TensorBoard", lambda path, head: b"brain.Event:" in head[:64], trackers.tensorboard),
@@ -65,7 +71,7 @@ FORMATS: list[Format] = [
     Format("JSON lines", is_json_lines, json_lines),
     Format("JSON", is_json_document, json_document),
     Format("CSV", is_table, table),
-    Format("text", lambda path, head: bool(text_of(head)), text_log),
+    Format("text", lambda path, head: bool(text_of(head)), _text),
 ]
 FOLDERS: list[Format] = [
     Format("Aim", lambda path, head: (path / ".aim").is_dir(), trackers.aim),

@@ -15,7 +15,6 @@ from sorl.importing.json_shapes import runs_of
 from sorl.importing.names import is_known, is_step, place, settings
 from sorl.importing.rows import Rows
 from sorl.importing.text import LINE, ZEROS, Line, UsualLength, first_line, numbered_lines, opened, text_of
-from sorl.importing.text_records import text_log
 from sorl.importing.title import title_of
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json, open_file
@@ -74,6 +73,13 @@ def json_lines(path: Path) -> Iterator[Rows]:
             return
     if not text_of(head).strip("\0 \r\n\t"):
         raise InputError(f"'{path}' {rows.why_empty()}")
+    yield from _as_text(path)
+
+
+def _as_text(path: Path) -> Iterator[Rows]:
+    """The runs of a file that holds no JSON after all."""
+    from sorl.importing.text_records import text_log
+
     yield from text_log(path)
 
 
@@ -215,7 +221,7 @@ def json_document(path: Path) -> Iterator[Rows]:
         if not _is_settings_before_text(text):
             rows.extend(map(flat, _whole_objects(text, rows)))
         if not rows:
-            yield from text_log(path)
+            yield from _as_text(path)
         else:
             yield rows
         return

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from sorl.diagnosis.log import Log
-from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics import CATALOGUE, column_types
 from sorl.diagnostics.rules import Event, RuleWatch, alarms
 from sorl.diagnostics.unsized import UnsizedWatch
 from sorl.importing import names
@@ -28,7 +28,6 @@ from sorl.importing.numbers import Column
 from sorl.importing.rows import Rows
 from sorl.importing.trainer import trainer_of
 from sorl.importing.unpack import Unpacked, is_packed, unpacked
-from sorl.recording.segments import schema_of
 from sorl.spec import InputError
 from sorl.spec.reading import NotFinite, Reading
 
@@ -324,7 +323,7 @@ def _columns_by_table(
 
 def _own_columns(others: Iterable[str], summands: Collection[str]) -> dict[str, str]:
     """Return the columns that metrics without a column of ours are kept in."""
-    taken = set(schema_of("step").names)
+    taken = set(column_types("step"))
     kept: dict[str, str] = {}
     for metric in others:
         name = f"rewards/{metric}" if metric in summands else metric
@@ -448,9 +447,9 @@ def _all_not_finite(tables: Mapping[str, Mapping[str, Any]], run_names: Mapping[
 def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict, as columns of table `run`, and the events of collapse, hard events and alarms."""
     watch = UnsizedWatch()
-    rules = RuleWatch(alarms(CATALOGUE))
-    found = list[Event]()
     known = [name for name in run.tables["step"] if name not in run.kept]
+    rules = RuleWatch(alarms([one for one in CATALOGUE if one.name in known]))
+    found = list[Event]()
     for values in zip(*(run.tables["step"][name][:: run.every].tolist() for name in known), strict=True):
         seen = {name: value for name, value in zip(known, values, strict=True) if value is not None}
         step = seen.pop("step")

@@ -10,7 +10,6 @@ from typing import Any
 from sorl.importing.names import is_known
 from sorl.importing.rows import Rows
 from sorl.importing.text import Line, opened, text_of
-from sorl.importing.text_records import RecordFinder, with_steps
 from sorl.importing.title import title_of
 from sorl.spec import InputError
 from sorl.spec.files import MIB, from_json
@@ -34,6 +33,8 @@ def is_html(path: Path, head: bytes) -> bool:
 
 def notebook(path: Path) -> Iterator[Rows]:
     """The tables and the printed text of a notebook as one run: of a table that grew the last state."""
+    from sorl.importing.text_records import RecordFinder, with_steps
+
     try:
         outputs = list(_outputs(from_json(_text_of(path))["cells"]))
     except (ValueError, TypeError, LookupError, AttributeError):

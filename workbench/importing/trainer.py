@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 
@@ -20,25 +20,14 @@ class Signs:
 
     def count(self, metrics: Iterable[str], options: Iterable[str], path: Path) -> int:
         """How many of the signs are there; an option or a file counts as two metrics."""
-        in_metrics = _matches(self._metric_patterns, metrics)
-        in_options = _matches(self._option_patterns, options)
+        in_metrics = _matches(self.metrics, metrics)
+        in_options = _matches(self.options, options)
         place = "/".join(path.parts[-_PARTS:]).lower()
-        in_path = sum(pattern.search(place) is not None for pattern in self._file_patterns)
+        in_path = sum(_names_a_file(word, place) for word in self.files.split())
         return in_metrics + 2 * in_options + 2 * in_path
 
-    @cached_property
-    def _metric_patterns(self) -> list[re.Pattern[str]]:
-        return _patterns(self.metrics)
 
-    @cached_property
-    def _option_patterns(self) -> list[re.Pattern[str]]:
-        return _patterns(self.options)
-
-    @cached_property
-    def _file_patterns(self) -> list[re.Pattern[str]]:
-        return [re.compile(rf"(?<![a-z]){re.escape(name)}(?![a-z])") for name in self.files.split()]
-
-
+_WILD = re.compile(r"[*?]")
 _PARTS = 2  # of a path, from its end
 _ENOUGH = 2  # signs: a single metric may have the same name by chance
 
@@ -178,14 +167,23 @@ def trainer_of(metrics: Iterable[str], options: Iterable[str], path: Path) -> st
     return best if counts[best] >= _ENOUGH else ""
 
 
-def _patterns(names: str) -> list[re.Pattern[str]]:
-    return [re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", " ?")) for name in names.split()]
-
-
-def _matches(patterns: Iterable[re.Pattern[str]], names: Iterable[str]) -> int:
-    """How many of the patterns fit some name."""
+def _matches(signs: str, names: Iterable[str]) -> int:
+    """How many of the signs fit some name."""
     listed = list(names)
+    text = "\n".join(listed)
     count = 0
-    for pattern in patterns:
-        count += any(map(pattern.fullmatch, listed))
+    for sign in signs.split():
+        # Most signs are in no name: to find their plain text takes less than to compile their pattern.
+        plain = max(_WILD.split(sign), key=len)
+        count += plain in text and any(map(_pattern(sign).fullmatch, listed))
     return count
+
+
+@cache
+def _pattern(sign: str) -> re.Pattern[str]:
+    return re.compile(re.escape(sign).replace(r"\*", ".*").replace(r"\?", " ?"))
+
+
+def _names_a_file(word: str, place: str) -> bool:
+    """Whether a path holds a word that is no part of a longer one."""
+    return word in place and re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", place) is not None

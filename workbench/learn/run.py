@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, TextIO
 
 from sorl.spec import InputError, RunSettings
 from sorl.spec.files import MIB, from_toml, lock_file, read_text
-from sorl.spec.settings import LADDER
+from sorl.spec.names import LADDER
 
 if TYPE_CHECKING:
     from torch import nn

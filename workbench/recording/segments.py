@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sorl.diagnostics import CATALOGUE
+from sorl.diagnostics import column_types
 from sorl.spec import InputError
 from sorl.spec import table as declaration
 from sorl.spec.files import naming
@@ -47,10 +47,8 @@ def schema_of(table: str) -> pa.Schema:
     """Return every column of `table` in order, `X[]` as a list of X; KeyError for a table that does not
     exist.
     """
-    columns = [(c.name, c.type) for c in declaration(table).columns]
-    columns += [(d.name, d.sql_type) for d in CATALOGUE if d.table == table]
     lists = {f"{name}[]": pa.list_(kind) for name, kind in TYPES.items()}
-    return pa.schema([(name, (TYPES | lists)[kind]) for name, kind in columns])
+    return pa.schema([(name, (TYPES | lists)[kind]) for name, kind in column_types(table).items()])
 
 
 class SegmentWriter:

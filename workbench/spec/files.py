@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import stat
-import tomllib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -167,6 +166,8 @@ def from_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text; ValueError if it is none, nested beyond DEPTH, or has integers over
     64 bits.
     """
+    import tomllib
+
     if _LONG_KEY.search(text):
         raise ValueError(f"it has a key of more than {DEPTH} parts")
     try:

@@ -9,6 +9,10 @@ from sorl.spec.files import InputError
 
 LONGEST = 200  # bytes; file systems allow 255, and temporary names add to it
 RESERVED = ("segments",)  # a folder beside the runs of an experiment
+# In a run's folder.
+LADDER = "ladder"  # the checkpoints to fork from
+BATCH_FOLDER = "batches"  # one safetensors file a stored step
+BATCH_FORMAT = 1  # version of those files; a reader refuses a higher one
 
 
 class FolderName(str):

@@ -269,11 +269,6 @@ class EvaluationSettings(Settings):
     greedy: bool = False
 
 
-LADDER = "ladder"  # of a run's folder: the checkpoints to fork from
-BATCH_FOLDER = "batches"  # of a run's folder: one safetensors file a stored step
-BATCH_FORMAT = 1  # version of those files; a reader refuses a higher one
-
-
 class BatchesSettings(Settings):
     """The black box: of which steps the whole training batch stays on the disk."""
 
