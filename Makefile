@@ -7,13 +7,15 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app llm test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars bench-logs parity mutate docs site screenshots clean
+.PHONY: help run demo example app llm test test-ray test-vllm test-slow check bench bench-collapse bench-gpu bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars bench-logs parity mutate docs site screenshots clean
 # What a target works on; a test starts the targets with tiny ones (tests/test_makefile.py).
 GRID ?= experiments/quickstart.toml
 RUNS ?= $(or $(SORL_RUNS),runs)
 MUTANTS ?= 300
 BENCH ?=
 SCALE ?= 1.0
+GPU_OUT ?= build/gpu
+GPU_MINUTES ?= 6
 EXAMPLE ?= workbench/example.tar.xz
 EXAMPLE_RUNS ?= build/example
 MODELS ?= build/models
@@ -152,6 +154,9 @@ bench-scalars: $(BIN)/.core $(VENV)-rldoctor/.done ## how often scalar logs of o
 bench-logs: $(BIN)/.core $(VENV)-rldoctor/.done ## how often logs of real runs and generated ones are read and judged rightly, next to rldoctor; needs rldoctor
 	$(BIN)/sorl bench logs --output experiments/results/logs/answers.parquet
 	$(BIN)/python -m bench.unsized_curves --output experiments/results/logs/curves.parquet
+
+bench-gpu: $(BIN)/.core ## a GPU next to the CPU: equal numbers, speed, memory, cost of recording; needs a GPU
+	PYTHONPATH=. $(BIN)/python -m bench.gpu $(GPU_OUT) --minutes $(GPU_MINUTES)
 
 $(VENV)-rldoctor/.done: constraints-rldoctor.txt
 	test -x $(VENV)-rldoctor/bin/python || $(PYTHON) -m venv $(VENV)-rldoctor
