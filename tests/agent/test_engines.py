@@ -391,7 +391,7 @@ def test_a_prompt_is_read_once_for_all_of_its_group(apprentice, tokenizer, world
     monkeypatch.setattr(continuous.ContinuousDecoder, "feed", counted)
     engine = Continuous(apprentice, tokenizer, EngineSettings())
     questions = world.questions("train", 0, 0, 2)
-    asked = [question for question in questions for _ in range(8)]
+    asked = [questions[0]] * 8 + [questions[1]] * 8
     episodes = engine.rollout(world, asked, [0] * 8 + [1] * 8, torch.Generator().manual_seed(0))
     assert reads[0] == sum(episodes[8 * i].prompt_length for i in range(2))
     # the last token of an episode is never read

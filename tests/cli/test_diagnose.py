@@ -39,7 +39,7 @@ def test_a_foreign_log_is_diagnosed_without_a_runs_folder(foreign, tmp_path):
     text = done("diagnose", foreign, runs=tmp_path / "nowhere").stdout
     assert "1. The learning rate is not the one that was set  [learning_rate: critical" in text
     assert "from step 20 on the optimizer's learning rate is 0.0001, where it began with 1e-06" in text
-    assert "Not looked at, as the log lacks it:" in text
+    assert "Not looked at, as the log has no column that is known to hold it:" in text
     assert "\x1b" not in text
     marked = done("diagnose", foreign, "--format", "md").stdout
     assert marked.startswith("### evil\\u001b[2J&lt;b>.jsonl\n")

@@ -62,7 +62,7 @@ def test_a_log_becomes_a_run_and_what_became_of_its_metrics_is_said(log, runs):
     assert asked(runs, "SELECT count(*), max(grad_norm) FROM minibatch") == [(40, 0.5)]
     assert told("diagnose", run_id, runs=runs)[0]["steps"] == 40
     text = done("diagnose", run_id, runs=runs).stdout
-    assert "Note: success: the log has none; the reward (reward) is used instead." in text
+    assert "reward: reward): Healthy: the reward rises" in text
 
 
 def test_a_source_that_has_not_changed_is_not_read_again_and_one_that_has_replaces_its_run(log, runs):

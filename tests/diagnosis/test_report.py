@@ -30,12 +30,15 @@ LEVEL = re.compile(
 )
 # What else may be a number: steps and counts, and what is checked by a test of its own.
 OTHER = re.compile(
-    rf"beginning in step \d+|since step \d+|first in step \d+|in (?:all|its only) [\d,]+ rows?"
-    rf"|[\d,]+ of [\d,]+ rows|in [\d,]+ rows|99 % of all rows lie at \d+|by {N} standard errors"
-    rf"|standard deviation of {N}|at most {N} nats|never above {N}|is {N} in all [\d,]+ rows|is {N} in"
+    rf"clearly from step \d+ on|since step \d+|first in step \d+|in (?:all|the only) [\d,]+ rows?"
+    rf"|[\d,]+ of (?:the last )?[\d,]+ rows|in [\d,]+ rows|99 % of all rows they are at most \d+"
+    rf"|by {N} standard errors|ends {N} standard errors"
+    rf"|vary by {N}|at most {N} nats|never above {N}|is {N} in all [\d,]+ rows|is {N} in"
+    rf"|of groups of {N} rollouts|at least {N} %|groups of {N} are assumed"
     rf"|moves the reward by {N}|by {N}|NaN or Inf in step \d+"
     rf"|in \d+ steps the gradient norm is {N} to {N} times|is {N} nats a token in the first step"
-    r"|where it should be 0|begins after step \d+(?: \(95 %: \d+ to \d+\))? and is certain at step \d+"
+    r"|where it should be 0"
+    r"|drops after step \d+(?: \(95 %: \d+ to \d+, if it drops at once\))?; the fall is certain at step \d+"
 )
 
 
@@ -98,6 +101,176 @@ def test_every_number_of_a_sentence_is_computed_again_from_the_log(cause: str, i
         rest = rest.removeprefix("made (TRL, 240 rows, steps 0 to 239, reward: reward): ")
         assert not re.search(r"\d", rest), rest
     assert count
+
+
+# From which level something changes, and since when.
+SINCE = re.compile(
+    rf"from {N}(?: %| nats a token| tokens)? \(\w+ of steps (?P<first>\d+) to \d+\) to"
+    r" [^;]*?, clearly from step (?P<since>\d+) on"
+)
+
+
+@pytest.mark.parametrize(("cause", "i"), SICK)
+def test_a_change_is_dated_after_the_level_that_it_starts_from(cause: str, i: int) -> None:
+    for seed in range(3):
+        for finding in diagnose(imported(made(LOGS[cause][0][i], seed, 240))).findings:
+            for match in SINCE.finditer(finding.clue.says):
+                assert int(match["first"]) <= int(match["since"]), finding.clue.says
+
+
+def test_a_rise_from_a_dip_is_dated_after_the_dip() -> None:
+    """Entropy begins high, falls, and explodes late: the date is that of the rise from its lowest level."""
+    draw = np.random.default_rng(0)
+    columns = made(LOGS["entropy_explosion"][0][1])
+    t = np.linspace(0, 1, 400)
+    columns["step.entropy"] = 1.2 - 0.9 * np.clip(t / 0.3, 0, 1) + 2.0 * np.clip((t - 0.7) / 0.1, 0, 1)
+    columns["step.entropy"] += 0.02 * draw.normal(size=400)
+    (found,) = (f for f in diagnose(imported(columns)).findings if f.cause.name == "entropy_explosion")
+    assert 280 <= found.clue.step <= 300
+
+
+def test_a_jump_is_dated_to_its_first_step_and_not_to_the_last_before_it() -> None:
+    columns = made([])
+    columns["step.truncated_frac"] = np.where(np.arange(400) < 307, 0.02, 1.0)
+    columns["step.reward"] = np.where(np.arange(400) < 307, 0.6, 0.0)
+    (found,) = (f for f in diagnose(imported(columns)).findings if f.cause.name == "truncation")
+    assert found.clue.step == 307
+
+
+def test_what_holds_from_the_start_on_says_nothing_of_before_it() -> None:
+    """The reward rises from the start on, and answers are cut all the time."""
+    columns = made([])
+    columns["step.truncated_frac"] = np.full(400, 0.9)
+    (found,) = (f for f in diagnose(imported(columns)).findings if f.cause.name == "truncation")
+    assert "at the start and" in found.clue.says
+    assert "after that" not in found.clue.says
+    assert "no clear change" not in found.clue.says
+
+
+def test_one_cause_is_the_likely_one_and_the_others_are_possible() -> None:
+    columns = made([*LOGS["kl_blowup"][0][1], *LOGS["grad_explosion"][0][0]])
+    told = text(diagnose(imported(columns)))
+    assert told.count("likely cause") == 1
+    assert "possible cause" in told
+    assert "No diagnostic left its usual range" not in told
+
+
+def test_critical_findings_stand_before_warnings_in_every_form() -> None:
+    """A part that never pays is a sure warning; groups that are all wrong are critical."""
+    draw = np.random.default_rng(0)
+    paid = draw.uniform(size=120) < 0.3
+    columns = {
+        "step.reward": 0.1 * paid,
+        "step.reward_part_form": 0.1 * paid,
+        "step.reward_part_words": np.zeros(120),
+        "step.reward_std": 0.2 * paid,
+        "step.entropy": 0.5 + 0.01 * draw.normal(size=120),
+    }
+    d = diagnose(imported(columns))
+    severities = [finding.severity for finding in in_order(d)]
+    assert severities == sorted(severities, key=["critical", "warning", "info"].index)
+    assert {"critical", "warning"} <= set(severities)
+    assert [one["severity"] for one in as_dict(d)["findings"]] == severities
+
+
+def test_rows_without_a_spread_are_counted_as_rows_and_not_as_groups() -> None:
+    spread = np.where(np.arange(60) % 4 == 0, 0.3, 0.0)
+    columns = {"step.reward": np.where(spread > 0, 0.25, 0.0), "step.reward_std": spread}
+    (found,) = (f for f in diagnose(imported(columns)).findings if f.cause.name == "groups_too_hard")
+    assert "all rollouts have one reward in 6 of the last 8 rows" in found.clue.says
+    assert "share of groups" not in found.clue.says
+
+
+def test_the_least_share_of_idle_groups_says_which_size_is_assumed() -> None:
+    columns = {
+        "step.reward": np.full(60, 0.03) + 1e-3 * (np.arange(60) % 2),
+        "step.entropy": np.full(60, 0.5),
+    }
+    (found,) = (f for f in diagnose(imported(columns)).findings if f.cause.name == "groups_too_hard")
+    end = float(np.median(columns["step.reward"][-6:]))
+    share = 100 * (end**8 + (1 - end) ** 8)
+    assert f"at least {share:.3g} % then have one reward for all rollouts (groups of 8 are" in found.clue.says
+
+
+def test_a_curve_of_zeros_neither_grows_nor_shrinks() -> None:
+    zeros = np.zeros(50)
+    columns = {
+        "step.reward": zeros,
+        "step.response_tokens": zeros,
+        "step.kl_ref": zeros,
+        "step.entropy": zeros,
+        "minibatch.grad_norm": zeros,
+        "minibatch.value_loss": zeros,
+    }
+    d = diagnose(imported(columns))
+    assert [finding.cause.name for finding in d.findings] == ["groups_too_hard"]
+    assert "the reward is 0 (mean of steps 0 to 11), and the same in every row" in headline(d)
+
+
+def of_reward(values: np.ndarray) -> str:
+    return headline(diagnose(imported({"step.reward": values})))
+
+
+def test_a_change_far_beyond_its_noise_is_given_no_number_of_standard_errors() -> None:
+    clean = of_reward(np.minimum(0.8, 0.2 + 0.01 * np.arange(120)))
+    assert "far beyond its noise" in clean
+    assert "standard errors" not in clean
+
+
+def test_a_score_that_still_falls_at_its_end_is_said_to_and_one_that_fell_and_stays_is_not() -> None:
+    draw = np.random.default_rng(0)
+    t = np.arange(260)
+    learned = 0.2 + 0.5 * np.minimum(1, t / 100)
+    sinks = learned - 0.35 * np.clip((t - 200) / 60, 0, 1) + 0.05 * draw.normal(size=260)
+    drops = np.where(t < 200, learned, 0.1) + 0.02 * draw.normal(size=260)
+    assert of_reward(sinks).endswith(", still falling.")
+    assert "falls from" in of_reward(drops)
+    assert "still falling" not in of_reward(drops)
+
+
+def test_a_mild_fall_says_since_when() -> None:
+    draw = np.random.default_rng(0)
+    t = np.arange(200)
+    mild = of_reward(0.2 + 0.5 * np.minimum(1, t / 80) - 0.15 * (t > 150) + 0.03 * draw.normal(size=200))
+    assert re.search(r"A mild fall: .*Its level drops after step 1(49|5\d)\b", mild)
+
+
+def test_an_end_below_the_start_is_said_to_be_a_sign_of_a_fall_where_it_is_no_clear_one() -> None:
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        values = 0.5 - 0.002 * np.arange(60) + 0.1 * draw.normal(size=60)
+        log = imported({"step.reward": values})
+        gain, error = log.unsized.drift
+        told = headline(diagnose(log))
+        if log.run["outcome"] in ("no_learning", "no_clear_change"):
+            sign = f"ends {-gain / error:.1f} standard errors lower than it began: a sign of a fall, no proof"
+            assert (sign in told) == (gain < -2 * error), told
+
+
+def test_a_reward_that_another_finding_doubts_is_healthy_by_its_reward_alone() -> None:
+    d = diagnose(imported(made(LOGS["component_dominates"][0][1])))
+    assert d.log.run["outcome"] == "healthy"
+    assert "Healthy by its reward alone" in headline(d)
+
+
+def test_a_run_that_fell_has_no_plateau() -> None:
+    t = np.arange(300)
+    draw = np.random.default_rng(1)
+    reward = 0.2 + 0.5 * np.minimum(1, t / 80) - 0.3 * np.clip((t - 250) / 50, 0, 1)
+    d = diagnose(imported({"step.reward": reward + 0.03 * draw.normal(size=300)}))
+    assert d.log.run["outcome"] in ("mild", "collapsed")
+    assert "plateau" not in {finding.cause.name for finding in d.findings}
+
+
+def test_spikes_are_said_to_be_as_large_as_they_are() -> None:
+    columns = made([])
+    columns["minibatch.grad_norm"][[90, 180, 270]] *= 60
+    (found,) = (f for f in diagnose(imported(columns)).findings if f.cause.name == "grad_spikes")
+    least, most = map(float, re.findall(r"is ([\d.]+) to ([\d.]+) times", found.clue.says)[0])
+    norm = pd.Series(columns["minibatch.grad_norm"])
+    times = norm / norm.rolling(25, center=True, min_periods=5).median()
+    largest = times.nlargest(3)
+    assert (least, most) == pytest.approx((largest.min(), largest.max()), rel=0.01)
 
 
 OPPOSITES = (
@@ -169,7 +342,7 @@ def test_a_metric_under_a_name_that_is_not_known_is_named_with_the_option_that_m
     columns = made(LOGS["entropy_collapse"][0][1])
     del columns["step.entropy"]
     found = text(diagnose(imported(columns, candidates={"step.entropy": ("ent\x1b[2J",)})))
-    assert "which may be it: --map entropy=ent" in found
+    assert "which may be it: --map 'entropy=ent" in found
     assert "\x1b" not in found
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sorl.diagnosis.diagnose import diagnose
+from sorl.diagnosis.report import text
 from sorl.diagnostics import CATALOGUE
 from sorl.importing import logs, names
-from sorl.importing.logs import imported, read
+from sorl.importing.logs import imported, log_of, read
 from sorl.importing.rows import Rows
 from sorl.recording.segments import schema_of
 from sorl.spec import TABLES, InputError, RunSettings
@@ -199,8 +200,52 @@ def test_of_a_kl_that_trl_may_have_weighted_by_the_ratio_the_import_says_so() ->
     for config, said in (({}, True), ({"args.use_bias_correction_kl": "False"}, False)):
         run = imported(Rows("log").extend(rows), config)
         assert run.read["step.kl_ref"] == "kl"
-        assert any(line.startswith("kl: recent TRL weights it") for line in run.reading.notes) is said
-    assert not any("TRL" in line for line in imported(Rows("log").extend([{"kl": 0.1}]), {}).reading.notes)
+        remark = run.reading.remarks.get("step.kl_ref", "")
+        assert remark.startswith("kl: recent TRL weights each token of it") is said
+    assert not imported(Rows("log").extend([{"kl": 0.1}]), {}).reading.remarks
+
+
+def test_nan_that_never_ends_is_told_also_of_a_short_log_and_of_a_metric_without_a_column() -> None:
+    rows = [{"step": i, "reward": 0.1, "loss": 0.1, "advantages_mean": "nan"} for i in range(3)]
+    rows += [{"step": i, "reward": 0.1, "loss": "nan", "advantages_mean": "nan"} for i in (3, 4)]
+    found = imported(Rows("log").extend(rows), {}).reading.not_finite
+    assert [(part.metric, part.count, part.first_step) for part in found] == [
+        ("advantages_mean", 5, 0),
+        ("loss", 2, 3),
+    ]
+
+
+def test_a_metric_that_a_table_was_padded_with_is_not_told_as_nan() -> None:
+    rows = [{"step": i, "reward": 0.1, "loss": "nan" if i < 3 else 0.1, "eval/x": "nan"} for i in range(9)]
+    assert not imported(Rows("log").extend(rows), {}).reading.not_finite
+
+
+def test_the_success_rate_that_is_judged_is_named_and_not_the_reward() -> None:
+    rows = [{"step": i, "env/reward": 0.1 * i, "env/success_once": 0.5} for i in range(20)]
+    said = text(diagnose(log_of(imported(Rows("log").extend(rows), {}), Path("log"))))
+    assert "success rate: env/success_once): " in said
+    assert "the success rate is 0.5" in said
+    assert "reward: env/reward" not in said
+
+
+def test_rows_without_a_step_are_said_to_be_numbered() -> None:
+    rows = [{"reward": 0.1 * i} for i in range(20)]
+    said = text(diagnose(log_of(imported(Rows("log").extend(rows), {}), Path("log"))))
+    assert "20 rows, numbered 0 to 19" in said
+    assert "steps 0 to 19, reward" not in said
+
+
+def test_a_name_with_a_space_is_quoted_in_the_option_that_maps_it() -> None:
+    rows = [{"step": i, "reward": 0.1 * i, "Seq. Length": 100} for i in range(20)]
+    said = text(diagnose(log_of(imported(Rows("log").extend(rows), {}), Path("log"))))
+    assert "--map 'response_tokens=Seq. Length'" in said
+
+
+def test_the_error_of_sampler_and_trainer_is_no_kl_to_the_reference() -> None:
+    for metric in ("gen_kl_error", "Generation KL Error"):
+        place = names.place(metric)
+        assert place is not None
+        assert place[0] == "step.mismatch_kl"
 
 
 @given(st.lists(st.text(), unique=True, max_size=30))

@@ -44,7 +44,7 @@ PASTES: dict[str, tuple[str, list[int], list[float]]] = {
     "dictionaries without braces": (
         "'loss': 0.0, 'reward': 0.25, 'global_step/max_steps': '5/99'}\n"
         "'loss': 0.0, 'reward': 0.5, 'global_step/max_steps': '6/99'}\n",
-        [0, 1],
+        [5, 6],
         [0.25, 0.5],
     ),
     "a step before a dictionary": (
@@ -144,6 +144,23 @@ def test_a_paste_is_read_whatever_its_file_is_called(title: str, tmp_path: Path)
     for name in ("paste.jsonl", "paste.json", "paste.log"):
         run = read(tmp_path, text, name)
         assert series(run, "step.reward") == dict(zip(steps, rewards, strict=True))
+
+
+def test_an_error_that_a_text_ends_in_is_told_before_the_verdict(tmp_path: Path) -> None:
+    record = "{'loss': 0.1, 'reward': 0.5}\n"
+    trace = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n'
+    error = "torch.cuda.OutOfMemoryError: CUDA out of memory.\n"
+    (warning,) = read(tmp_path, record + record + trace + error).reading.warnings
+    assert warning == "the text ends in an error: torch.cuda.OutOfMemoryError: CUDA out of memory. (line 5)"
+    assert not read(tmp_path, record + trace + error + record).reading.warnings
+
+
+def test_only_records_that_get_a_number_are_said_to_be_numbered(tmp_path: Path) -> None:
+    """The second line of a wrapped record belongs to the first."""
+    wrapped = (
+        "step:2 - actor/grad_norm:0.1 - critic/score/mean:0.5\n12 - response_length/mean:9.0 - a/b:1.0\n"
+    )
+    assert not any("numbered" in note for note in read(tmp_path, wrapped).reading.notes)
 
 
 def test_a_dictionary_that_is_cut_off_is_counted(tmp_path: Path) -> None:

@@ -38,3 +38,14 @@ def test_one_option_tells_a_trainer() -> None:
 def test_a_file_named_after_a_trainer_tells_it_where_it_is_a_word() -> None:
     assert trainer_of(["reward"], (), Path("runs/openrlhf_7b/log.jsonl")) == "OpenRLHF"
     assert trainer_of(["reward"], (), Path("runs/controller/log.jsonl")) == ""
+
+
+def test_a_trainer_that_builds_on_another_is_told_by_what_is_its_own() -> None:
+    of_trl = [
+        "completions/mean_length",
+        "completions/clipped_ratio",
+        "frac_reward_zero_std",
+        "rewards/a/mean",
+    ]
+    assert trainer_of(of_trl, [], Path()) == "TRL"
+    assert trainer_of([*of_trl, "memory(GiB)", "train_speed(iter/s)"], [], Path()) == "ms-swift"

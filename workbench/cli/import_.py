@@ -278,7 +278,10 @@ def report(run_id: str, run: Imported, source: Source) -> None:
             echo(f"{what}: {', '.join(words[:12])}{more}")
     for line in run.reading.warnings:
         echo(f"warning: {line}")
-    for line in run.reading.notes:
+    if run.reading.reward_metric and "step.success" not in run.read:
+        used = f"the reward ({run.reading.reward_metric}) is used instead"
+        echo(f"note: success: the log has none; {used}")
+    for line in (*run.reading.notes, *run.reading.remarks.values()):
         echo(f"note: {line}")
     echo()
 

@@ -295,32 +295,52 @@ class Curve:
         """
         return f"from {(since or self.start_level).text(unit)} to {self.end_level.text(unit)}"
 
-    def left(self, way: Literal["up", "down"], share: float = TENTH) -> int:
-        """Return the step at which the curve left its begin for good on its way to its end, or to its extreme
-        where it came back from that by more than half.
+    def left(self, way: Literal["up", "down"], share: float = TENTH, since: Level | None = None) -> int:
+        """Return the step at which the curve left its begin (or the level `since`, and after it) for good on
+        its way to its end, or to its extreme where it came back from that by more than half.
 
-        It is the first of the smoothed points that are all `share` of the way or more from the begin, and
-        CLEAR of noise, up to there: the same for a jump, a ramp and an exponential. Where noise hides half of
-        the way the curve is smoothed more.
+        It is the first of the smoothed points that are all `share` of the way or more from there, and CLEAR
+        of noise: the same for a jump, a ramp and an exponential. Where noise hides half of the way the curve
+        is smoothed more.
         """
         sign = 1 if way == "up" else -1
+        start = since or self.start_level
+        begun = int(np.searchsorted(self.steps, start.first))
         for buckets in SMOOTHINGS:
             smooth = self._smoothed(buckets)
-            away = (smooth.medians - self.begin) * sign
+            away = (smooth.medians - start.value) * sign
+            first = int(np.searchsorted(smooth.bounds, begun, side="right")) - 1
+            away[:first] = 0.0
             top = int(away.argmax())
-            if sign * (self.end - self.begin) >= away[top] / 2:
+            if sign * (self.end - start.value) >= away[top] / 2:
                 top = len(away) - 1
             if CLEAR * smooth.error <= away[top] / 2:
                 break
-        still = np.flatnonzero(away[: top + 1] < max(share * away[top], CLEAR * smooth.error))
+        mark = max(share * away[top], CLEAR * smooth.error)
+        still = np.flatnonzero(away[: top + 1] < mark)
         bucket = min(int(still[-1]) + 1, len(away) - 1) if len(still) else 0
-        return int(self.steps[smooth.bounds[bucket]])
+        if away[bucket] < mark:  # noise hides where
+            return int(self.steps[smooth.bounds[bucket]])
+        is_away = (self.values - start.value) * sign >= mark
+        return int(self.steps[_boundary(is_away, smooth.bounds, bucket)])
+
+
+def _boundary(is_away: np.ndarray, bounds: np.ndarray, bucket: int) -> int:
+    """Return the point at which a stretch begins to be away: as many points later than the stretch as are
+    not away in it, as many earlier as already are in the stretch before.
+    """
+    start = int(bounds[bucket])
+    if not bucket:
+        return start
+    later = int(np.count_nonzero(~is_away[start : bounds[bucket + 1]]))
+    earlier = int(np.count_nonzero(is_away[bounds[bucket - 1] : start]))
+    return min(start + later - earlier, len(is_away) - 1)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a score does from a step on: its level before it and at the end; changes are -1 fell, 0 held, 1
-    rose.
+    rose. Of a step at the start, which has nothing before it, `before` is the level of the start.
     """
 
     before: Level
@@ -328,15 +348,18 @@ class Outcome:
     change: int  # from the step on, by more than its noise and a tenth of all that it ever moved
     late: int  # the same of the second half of the run alone
     solved: bool
+    from_the_start: bool = False
 
     @classmethod
     def of(cls, score: Curve, since: int) -> Self:
         """Judge a score from a step on."""
         least = max(CLEAR * score.error, TENTH * (score.high - score.low))
-        before = score.around(since)[0]
+        from_the_start = int(np.searchsorted(score.steps, since)) < FEWEST
+        before = score.start_level if from_the_start else score.around(since)[0]
         changes = score.end - before.value, score.end - float(np.median(score.part(0.5, 0.6)))
         change, late = (int(np.sign(change)) if abs(change) > least else 0 for change in changes)
-        return cls(before, score.end_level, change, late, score.bounded and score.end >= SOLVED)
+        solved = score.bounded and score.end >= SOLVED
+        return cls(before, score.end_level, change, late, solved, from_the_start)
 
     @property
     def gain(self) -> float:
@@ -349,9 +372,12 @@ def reward_after(score: Outcome | None) -> str:
     if score is None:
         return ""
     if score.change < 0:
-        return f"; the reward falls after that, from {score.before} to {score.after}"
+        since = "" if score.from_the_start else " after that"
+        return f"; the reward falls{since}, from {score.before} to {score.after}"
     if score.change > 0:
         return f"; the reward rises all the same, from {score.before} to {score.after}"
+    if score.from_the_start:
+        return ""  # the first line says how the whole of it went
     return f"; the reward shows no clear change after that: {score.before}, then {score.after}"
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
+from shlex import quote
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -25,6 +26,9 @@ from sorl.store.text import visible
 SHOWN = 3  # findings that are told in full
 FIRST = 5  # signals and culprits that are named
 NOTHING = "Nothing found."
+# Causes of which a reward that rises is a part.
+_DOUBT_THE_REWARD = ("reward_hacking", "length_hacking", "component_dominates")
+_SEVERITIES = ("critical", "warning", "info")
 # Columns of the tables `step` and `minibatch` that no other trainer logs.
 _OURS = (
     "step.batch_hash",
@@ -76,7 +80,8 @@ def opening(d: Diagnosis) -> list[str]:
 def headline(d: Diagnosis) -> str:
     """Return the first line: what the log is, how the run stands, since when and how sure."""
     stands = visible(standing(d.log))
-    if d.log.run.get("outcome") == "healthy" and any(f.severity == "critical" for f in d.findings):
+    doubted = any(f.severity == "critical" or f.cause.name in _DOUBT_THE_REWARD for f in d.findings)
+    if d.log.run.get("outcome") == "healthy" and doubted:
         stands = stands.replace("Healthy", "Healthy by its reward alone", 1)
     return f"{visible(d.log.name)} ({_subject(d.log)}): {stands}"
 
@@ -93,10 +98,15 @@ def _subject(log: Log) -> str:
     span = []
     if log.steps > 1:
         steps = log.logged[0]
-        span = [f"steps {int(steps.min()):,} to {int(steps.max()):,}"]
-    reward = [f"reward: {visible(reading.reward_metric)}"] if reading.reward_metric else []
+        numbered = "numbered" if reading.is_numbered else "steps"
+        span = [f"{numbered} {int(steps.min()):,} to {int(steps.max()):,}"]
+    score = []
+    if reading.success_metric:
+        score = [f"success rate: {visible(reading.success_metric)}"]
+    elif reading.reward_metric:
+        score = [f"reward: {visible(reading.reward_metric)}"]
     trainer = reading.trainer or "trainer not known"
-    return ", ".join([trainer, counted(log.steps, "row"), *span, *reward, *running])
+    return ", ".join([trainer, counted(log.steps, "row"), *span, *score, *running])
 
 
 def is_up(d: Diagnosis) -> bool:
@@ -116,8 +126,9 @@ def none_found(d: Diagnosis) -> str:
         judged = d.log.run.get("outcome")
         return NOTHING if judged is not None and judged not in NOT_RISEN else "No known cause shows."
     bare = not d.log.measured("minibatch", "ratio_max") and not d.log.measured("minibatch", "grad_norm")
-    why = "Only curves are logged, and causes need the updates and the turn ledger"
-    why = why if bare else "None of the known causes fits"
+    why = "None of the known causes fits"
+    if bare and d.log.reading is None:
+        why = "Only curves are logged, and causes need the updates and the turn ledger"
     swings = "; ".join(
         f"{m.column.removeprefix('step.')} {figure(m.usual)} -> {figure(m.value)} (step {m.step})"
         for m in swung(d.log)[:FIRST]
@@ -167,9 +178,12 @@ def _warm_up(log: Log, step: int) -> str:
 
 
 def signals_line(d: Diagnosis) -> str:
-    """Return `first_signals` where a fall makes the first mover worth a line; else nothing."""
+    """Return `first_signals` where a fall makes the first mover worth a line; else nothing. That none moved
+    before the fall is no news next to a finding that began before it.
+    """
     fell = d.log.onset is not None or (d.log.reading is None and not is_up(d))
-    return first_signals(d) if fell else ""
+    began_before = any(not is_later(d, finding) for finding in d.findings)
+    return first_signals(d) if fell and (d.moved or not began_before) else ""
 
 
 def opened(
@@ -234,12 +248,20 @@ def likely(d: Diagnosis, finding: Finding) -> str:
     if is_later(d, finding):
         proof = finding.clue.grade == "proof"
         return "later than the fall, not its cause" if proof else "a consequence, not the cause"
-    return "" if d.log.fallen_by is None else "likely cause"
+    if d.log.fallen_by is None:
+        return ""
+    return "likely cause" if in_order(d)[0].cause == finding.cause else "possible cause"
 
 
 def in_order(d: Diagnosis) -> list[Finding]:
-    """The findings, those that show only after the fall last."""
-    return sorted(d.findings, key=lambda finding: is_later(d, finding))
+    """The findings, those that show only after the fall last; of the log of another trainer the critical ones
+    before the warnings.
+    """
+
+    def rank(finding: Finding) -> tuple[bool, int]:
+        return is_later(d, finding), _SEVERITIES.index(finding.severity) if d.log.reading else 0
+
+    return sorted(d.findings, key=rank)
 
 
 def spot(culprit: Culprit) -> str:
@@ -382,7 +404,13 @@ def reading_warnings(d: Diagnosis) -> list[str]:
 def reading_notes(d: Diagnosis) -> list[str]:
     """Return what else is to say of how the log was read: what was left out, replaced or assumed."""
     reading = d.log.reading
-    return [f"Note: {visible(note)}." for note in reading.notes] if reading else []
+    if reading is None:
+        return []
+    shown: set[str] = set()
+    for finding in d.findings:
+        shown |= {evidence.column for evidence in finding.clue.evidence}
+    remarks = [words for column, words in reading.remarks.items() if column in shown]
+    return [f"Note: {visible(note)}." for note in (*reading.notes, *remarks)]
 
 
 def not_looked_at(d: Diagnosis) -> list[str]:
@@ -391,7 +419,7 @@ def not_looked_at(d: Diagnosis) -> list[str]:
     lines = _what_to_log(d.log, unlogged) if d.log.reading else _cannot_tell(d, unlogged)
     short = too_short(d)
     if short and d.log.steps >= SHORTEST:
-        lines.append(f"Too few values to look for {', '.join(short)}: each curve needs {SHORTEST}.")
+        lines.append(f"Logged too seldom to look for {', '.join(short)}: {SHORTEST} values are needed.")
     deep = len(d.unanswered) - len(set(chain.from_iterable(unlogged.values())))
     if deep:
         recorder = how_to_log("ledger", d.log)
@@ -449,9 +477,7 @@ def _what_to_log(log: Log, unlogged: Mapping[str, Sequence[str]]) -> list[str]:
         if reading and need in reading.never_numbers:
             told.append(f"{name}, which is never a number ({', '.join(causes)})")
         elif candidates:
-            column = _COLUMNS.get(need, need).partition(".")[2]
-            may_be = f"the log has {visible(candidates[0])}, which may be it: --map {column}="
-            told.append(f"{name} ({', '.join(causes)}): {may_be}{visible(candidates[0])}")
+            told.append(f"{name} ({', '.join(causes)}): {_may_be(need, visible(candidates[0]))}")
         elif how:
             told.append(f"{name} ({', '.join(causes)}): to log it, {how}")
         else:
@@ -461,7 +487,13 @@ def _what_to_log(log: Log, unlogged: Mapping[str, Sequence[str]]) -> list[str]:
     if rest:
         joined = "and " if lines else ""
         lines.append(f"  {joined}{', '.join(rest)}")
-    return ["Not looked at, as the log lacks it:", *lines] if lines else []
+    return ["Not looked at, as the log has no column that is known to hold it:", *lines] if lines else []
+
+
+def _may_be(need: str, metric: str) -> str:
+    """Return that a metric may be what a cause needs, with the option that says so."""
+    column = _COLUMNS.get(need, need).partition(".")[2]
+    return f"the log has {metric}, which may be it: --map {quote(f'{column}={metric}')}"
 
 
 def _cannot_tell(d: Diagnosis, unlogged: Mapping[str, Sequence[str]]) -> list[str]:
@@ -517,7 +549,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "critical_events": [{"step": step, "kind": kind} for step, kind in d.log.critical],
         "steps": d.log.steps,
         "slump": d.slump and d.slump._asdict(),
-        "findings": [_finding(d, finding) for finding in d.findings],
+        "findings": [_finding(d, finding) for finding in in_order(d)],
         "moved": [_data(m) for m in d.moved],
         "unanswered": d.unanswered,
         "too_short": too_short(d),

@@ -2,14 +2,18 @@
 after.
 """
 
+import math
+
+import numpy as np
 import pandas as pd
 
 from sorl.diagnosis.changepoint import SMOOTH, Level
 from sorl.diagnosis.log import Log
-from sorl.diagnostics.unsized import FEWEST, Change
+from sorl.diagnostics.unsized import FEWEST, SHORTEST, SIGN, UNCORRELATED, Change
 from sorl.spec import NOT_RISEN
 
 FINAL = 10  # steps that a last mean is of, as run.final_success
+MOST = 100  # standard errors of a change, above which their number says nothing more
 PEAK = 5  # steps of the median that a peak is, as run.peak_success
 _WORDS = {
     "healthy": "Healthy",
@@ -71,7 +75,7 @@ def _critical(log: Log) -> str:
 def _by_noise(log: Log) -> list[str]:
     outcome = log.run.get("outcome")
     curve = log.unsized
-    score = log.score_name
+    score = _score(log)
     rows = len(curve.values)
     if not rows:
         return [] if outcome == "diverged" else ["No reward was found"]
@@ -85,16 +89,20 @@ def _by_noise(log: Log) -> list[str]:
         return [f"{'Running' if log.run.get('status') == 'running' else 'Undecided'}: {few or last}"]
     word = _WORDS[str(outcome)]
     if outcome in ("collapsed", "recovered"):
-        return [f"{word}: {_fall(log, str(outcome))}", _began_at(log), f"At the end it is {last}"]
+        return [f"{word}: {_fall(log, str(outcome))}", _began_at(log), _now(log, last)]
     if outcome == "diverged":
         return [word, f"The {score} is {last} at the end"]
     if outcome == "mild" and curve.fall is None:
         return [f"Not healthy, though the {score} held: {last} at the end"]
     if outcome == "mild":
-        return [f"{word}: {_fall(log, 'mild')}", f"At the end it is {last}"]
+        return [f"{word}: {_fall(log, 'mild')}", _began_at(log), _now(log, last)]
     if outcome in NOT_RISEN:
-        return [f"{word}: {_flat(log)}"]
+        return [f"{word}: {_flat(log)}", _sign(log)]
     return [f"{word}: {_rise(log)}, and is {last} at the end", _dip(log)]
+
+
+def _score(log: Log) -> str:
+    return "reward" if log.score_name == "reward" else "success rate"
 
 
 def _end(log: Log) -> Level:
@@ -112,9 +120,14 @@ def _levels(log: Log, change: Change) -> tuple[Level, Level]:
 def _rise(log: Log) -> str:
     gain = log.unsized.gain
     if gain is None:
-        return f"the {log.score_name} held"
+        return f"the {_score(log)} held"
     low, high = _levels(log, gain)
-    return f"the {log.score_name} rises from {low} to {high}, by {gain.score:.1f} standard errors"
+    return f"the {_score(log)} rises from {low} to {high}, {_beyond_noise(gain.score)}"
+
+
+def _beyond_noise(score: float) -> str:
+    """Write how sure a change is; where noise is next to nothing standard errors say nothing."""
+    return "far beyond its noise" if score > MOST else f"by {score:.1f} standard errors"
 
 
 def _dip(log: Log) -> str:
@@ -122,24 +135,43 @@ def _dip(log: Log) -> str:
     if change is None:
         return ""
     high, low = _levels(log, change)
-    return f"In between it dips from {high} to {low}, by {change.score:.1f} standard errors"
+    return f"In between it dips from {high} to {low}, {_beyond_noise(change.score)}"
 
 
 def _fall(log: Log, outcome: str) -> str:
     change = log.unsized.change
     assert change is not None
     high, low = _levels(log, change)
-    fell = (
-        f"the {log.score_name} falls from {high} to {low}, by {change.score:.1f} standard errors of its noise"
-    )
-    return fell + (" and comes back" if outcome == "recovered" else "")
+    fell = f"the {_score(log)} falls from {high} to {low}, {_beyond_noise(change.score)}"
+    return fell + (", and comes back" if outcome == "recovered" else "")
+
+
+def _now(log: Log, last: Level) -> str:
+    """Say where a score that fell ends, and whether it still falls there: the second half of the points since
+    its drop, no more than a window, against the first half.
+    """
+    curve = log.unsized
+    assert curve.change is not None
+    assert curve.fall is not None
+    after = sum(step > curve.fall.onset for step in curve.steps) // curve.width
+    half = min(curve.change.length, after) // 2
+    if half < SHORTEST:
+        return f"At the end it is {last}"
+    earlier = curve.points[-2 * half : -half].mean()
+    latest = curve.points[-half:].mean()
+    by_variogram, by_residuals = curve.noises
+    noise = by_residuals if by_residuals.correlation <= UNCORRELATED else by_variogram
+    falls = earlier - latest > SIGN * math.sqrt(2) * noise.error(half)
+    return f"At the end it is {last}" + (", still falling" if falls else "")
 
 
 def _began_at(log: Log) -> str:
     fall = log.unsized.fall
     assert fall is not None
-    sure = "" if fall.onset_low == fall.onset_high else f" (95 %: {fall.onset_low} to {fall.onset_high})"
-    return f"The fall begins after step {fall.onset}{sure} and is certain at step {fall.detection}"
+    sure = ""
+    if fall.onset_low != fall.onset_high:
+        sure = f" (95 %: {fall.onset_low} to {fall.onset_high}, if it drops at once)"
+    return f"Its level drops after step {fall.onset}{sure}; the fall is certain at step {fall.detection}"
 
 
 def _flat(log: Log) -> str:
@@ -147,8 +179,23 @@ def _flat(log: Log) -> str:
     quarter = max(3, len(curve.points) // 4)
     start = Level(*curve.window(0, quarter), "mean")
     end = Level(*curve.window(len(curve.points) - quarter, quarter), "mean")
-    noise = f"where one step has a standard deviation of {figure(curve.deviation)}"
-    return f"the {log.score_name} is {start}, then {end}, {noise}"
+    if not np.ptp(curve.values):
+        return f"the {_score(log)} is {start}, and the same in every row"
+    noise = f"single steps vary by {figure(curve.deviation)} (standard deviation)"
+    return f"the {_score(log)} is {start}, then {end}; {noise}"
+
+
+def _sign(log: Log) -> str:
+    """Say of a score without a clear change whether its end differs from its start by more than chance as a
+    rule makes.
+    """
+    gain, error = log.unsized.drift
+    if abs(gain) <= SIGN * error:
+        return ""
+    way, word = ("higher", "rise") if gain > 0 else ("lower", "fall")
+    return (
+        f"It ends {abs(gain) / error:.1f} standard errors {way} than it began: a sign of a {word}, no proof"
+    )
 
 
 # A run of ours: the counts behind success are known.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +79,6 @@ def notes_on_the_reward(read: Mapping[str, str], others: Sequence[str]) -> list[
         return []
     candidates = names.candidates(REWARD, others)
     if candidates:
-        use = f"To use one: --map reward={candidates[0]}"
+        use = f"To use one: --map {quote(f'reward={candidates[0]}')}"
         return [f"no reward found; candidates: {', '.join(candidates)}. {use}"]
     return [f"no reward found; the metrics are: {listed([*read.values(), *others])}"]

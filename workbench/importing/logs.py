@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -64,6 +65,8 @@ _TRAINED = (
     "value_loss",
     "ratio_mean",
 )
+# The same of metrics without a column of ours, by a word of their names.
+_TRAINED_WORDS = re.compile(r"(?:^|_)(?:adv|advantages?|loss|grad|gradients?|log_?probs?|ratio)(?:_|$)")
 _BEGIN = 5  # values of a metric, which are numbers if it is not padded with NaN
 _SUMMANDS = 16  # metrics among which parts of the reward are looked for
 _ROWS_OF_A_SUM = 8  # rows in which they must add up
@@ -281,7 +284,6 @@ def imported(
     if not read and not has_series(metrics):
         raise InputError(_unknown(rows, metrics))
     step, updates = _columns_by_table(steps, metrics, read, rows)
-    _note_weighted_kl(rows, read, config)
     others = [metric for metric in metrics if metric not in read.values()]
     rows.notes += notes_on_the_reward(read, others)
     summands = parts_that_add_up(metrics, read.get("step.reward"), others)
@@ -296,8 +298,11 @@ def imported(
         not_finite=tuple(_all_not_finite(tables, {f"step.{own}": kept[own] for own in kept} | read)),
         trainer=trainer_of(metrics, config, path),
         reward_metric=read.get("step.reward", ""),
+        success_metric=read.get("step.success", ""),
         options={setting: (choice.option, choice.given) for setting, choice in choices.items()},
         candidates=candidates_of(read, others),
+        is_numbered=rows.is_numbered,
+        remarks=_remarks(read, config),
     )
     settings = {setting: choice.value for setting, choice in choices.items()}
     return Imported(rows.name, tables, settings, read, kept, others[KEPT:], reading, rows.status)
@@ -316,8 +321,6 @@ def _columns_by_table(
         (step if table == "step" else updates)[name] = in_our_unit.values
     if "reward" in step and "success" not in step:
         step["success"] = step["reward"]
-        used = f"the reward ({read['step.reward']}) is used instead"
-        rows.notes.append(f"success: the log has none; {used}")
     return step, updates
 
 
@@ -382,15 +385,17 @@ def _unknown(rows: Rows, metrics: Mapping[str, Any]) -> str:
     return f"'{rows.name}' has {has}{unread}; docs/results/metric-names.md lists {theirs}"
 
 
-def _note_weighted_kl(rows: Rows, read: Mapping[str, str], config: Mapping[str, Any]) -> None:
-    """Say that the KL of a recent TRL is weighted by the ratio, unless its configuration says that it is
+def _remarks(read: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+    """Return that the KL of a recent TRL is weighted by the ratio, unless its configuration says that it is
     not.
     """
     switches = [value for key, value in config.items() if key.endswith("use_bias_correction_kl")]
     is_off = any(str(value).lower() == "false" for value in switches)
     kl = read.get("step.kl_ref", "")
     if "step.zero_advantage_frac" in read and kl.rpartition("/")[2] == "kl" and not is_off:
-        rows.notes.append(f"{kl}: recent TRL weights it by the ratio unless use_bias_correction_kl is off")
+        weighted = "recent TRL weights each token of it by the ratio, unless use_bias_correction_kl=False"
+        return {"step.kl_ref": f"{kl}: {weighted}"}
+    return {}
 
 
 def _tables(step: dict[str, Any], updates: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -417,13 +422,13 @@ def _not_finite(name: str, values: Column) -> np.ndarray:
     """Return where a metric was logged as NaN or infinite; nowhere for one that a table was padded with.
 
     Tables are padded from their first rows on, so a metric that begins with NaN and becomes a number is one
-    that was not logged before; one that never becomes a number is broken, unless it is an evaluation.
+    that was not logged before; one that never is a number again is broken, unless it is an evaluation.
     """
     logged = ~np.ma.getmaskarray(values)
     wrong = logged & ~np.isfinite(np.ma.getdata(values))
     begins_so = bool(wrong[np.flatnonzero(logged)[:_BEGIN]].any())
-    never_a_number = not (logged & ~wrong).any()
-    if begins_so and (not never_a_number or name not in _TRAINED):
+    is_trained = name in _TRAINED or _TRAINED_WORDS.search(name) is not None
+    if begins_so and not (is_trained and wrong[logged][int(wrong[logged].argmax()) :].all()):
         return np.zeros(len(values), bool)
     return wrong
 

@@ -255,6 +255,7 @@ WORDS = {
             "clip_frac clipfrac clip_fraction pg_clip_frac pg_clipfrac ppo_clip_frac policy_clipfrac"
         ),
         "step.approx_kl": "approx_kl approxkl ppo_kl policy_approxkl",
+        "step.mismatch_kl": "gen_kl_error generation_kl_error",
         "step.kl_ref": "kl kl_divergence kl_div kl_ref ref_kl kl_to_ref kl_loss kl_penalty",
         "step.entropy": "entropy policy_entropy actor_entropy token_entropy",
         "minibatch.grad_norm": "grad_norm gradient_norm gradnorm",

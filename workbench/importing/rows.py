@@ -41,6 +41,8 @@ class Rows:
         self.status = "finished"
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.is_numbered = False  # no row has a step: each is its number
         self.account = Account()
         self.place_unit = place_unit
         self.position = 0
@@ -232,6 +234,7 @@ class Rows:
         present = [name for name in present if name != "_step"] or present  # it counts calls of the tracker
         if not present and not self._stepped:
             self.notes.append("no column names the step: rows are numbered instead")
+            self.is_numbered = True
             return np.ma.MaskedArray(np.arange(len(self), dtype=float))
         steps = np.ma.MaskedArray(np.zeros(len(self)), True)
         for name in present:
@@ -267,7 +270,7 @@ class Rows:
             ours = name in known or place(name) is not None
             if not ours and (remarks >= REMARKS or not numbers):
                 continue  # a text is no metric
-            sentences = reader.notes(name)
+            sentences = reader.notes(name) if ours else []
             if reader.unreadable:
                 count = numbers + reader.unreadable
                 where = f"'{reader.first_unreadable}', first in {self.place(reader.first_position)}"
@@ -278,7 +281,7 @@ class Rows:
                     sentences.append(sentence)
             remarks += bool(sentences)
             notes += sentences
-        return self.account.reading(self._total, warnings, [*notes, *self.notes])
+        return self.account.reading(self._total, [*warnings, *self.warnings], [*notes, *self.notes])
 
 
 def of_events(events: Iterable[tuple[Any, str, Any]]) -> Iterator[dict[str, Any]]:

@@ -48,10 +48,21 @@ _STEPS = (
     re.compile(r"(?i)\bepoch\b\s*:?\s*\[[^\]]*\]\s*\((\d+)\s*/\s*\d+\)"),
     re.compile(r"(?i)\b(?:rollout|update|batch|episode|round)\b\s*[:#=\[(]*\s*(\d+)\b"),
 )
-_OWN_STEPS = ("step", "global_step", "global step", "iteration", "iter", "training step", "train step")
+_OWN_STEPS = (
+    "step",
+    "global_step",
+    "global_step/max_steps",
+    "global step",
+    "iteration",
+    "iter",
+    "training step",
+    "train step",
+)
 _USUAL = frozenset(("loss", "epoch", "step", "global_step", "eval_loss"))  # in records of trainers
+_ERROR = re.compile(r"^(?:\[rank\d+\]:? ?)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)")
 _BARS = 8  # progress bars that are watched
 _DECIDED = 2000  # records by which the bar that counts the steps is chosen
+_ERROR_LENGTH = 100  # characters of an error that are shown
 _SPAN = 4000  # lines of a dictionary
 _OPEN_ENDS = 8  # dictionaries that do not end, behind which the next ones are read no further than
 _SHORT_SPAN = 100  # lines
@@ -95,6 +106,7 @@ class RecordFinder:
         self._any_known = False
         self._settings = PrintedSettings()
         self._open_ends = 0  # dictionaries that did not end
+        self._error = ""  # that was printed since the last record, with its line
 
     def what_was_met(self) -> str:
         """Return the first line of the text, for a message."""
@@ -107,8 +119,15 @@ class RecordFinder:
             if not text.strip():
                 continue
             self._first_text = self._first_text or text.strip()
-            yield from self._records_of(line, text)
+            for record in self._records_of(line, text):
+                self._error = ""
+                yield record
+            error = _ERROR.match(text)
+            if error is not None:
+                self._error = f"{error['error'][:_ERROR_LENGTH]} (line {line.number})"
         yield from self._close_block()
+        if self._error:
+            self._rows.warnings.append(f"the text ends in an error: {self._error}")
         self._settings.end()
         self._rows.config = self._settings.found | self._rows.config
         if not self._any_known:
@@ -304,9 +323,9 @@ def with_steps(records: Iterator[Record], rows: Rows) -> Iterator[dict[str, Any]
     first = list(islice(records, _DECIDED))
     stepless = [record for record in first if record.step is None]
     bar = _counting_bar(stepless)
-    if stepless and not bar:
-        rows.notes.append("records without a step are numbered in their order")
+    rows.is_numbered = bool(first) and len(stepless) == len(first) and not bar
     number = -1
+    any_numbered = False
     seen: set[str] = set()
     for record in chain(first, records):
         step = record.step if record.step is not None else record.bars.get(bar)
@@ -315,6 +334,9 @@ def with_steps(records: Iterator[Record], rows: Rows) -> Iterator[dict[str, Any]
             if number < 0 or names & seen:
                 number += 1
                 seen = set()
+                if not any_numbered:
+                    rows.notes.append("records without a step are numbered in their order")
+                any_numbered = True
             seen |= names
             step = number
         else:

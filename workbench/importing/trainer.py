@@ -17,6 +17,7 @@ class Signs:
     metrics: str = ""
     options: str = ""  # of a configuration, by dotted key
     files: str = ""  # words in the names of the file and its folder
+    builds_on: str = ""  # a trainer whose names it uses as well
 
     def count(self, metrics: Iterable[str], options: Iterable[str], path: Path) -> int:
         """How many of the signs are there; an option or a file counts as two metrics."""
@@ -31,13 +32,13 @@ _WILD = re.compile(r"[*?]")
 _PARTS = 2  # of a path, from its end
 _ENOUGH = 2  # signs: a single metric may have the same name by chance
 
-# Trainers that build on another one stand before it: of equal counts the first is taken.
 SIGNS = (
     Signs(
         "ms-swift",
         metrics="memory(GiB) train_speed(*) global_step/max_steps elapsed_time remaining_time percentage",
         options="rlhf_type swift_version external_plugins reward_funcs_plugin train_type",
         files="swift ms-swift",
+        builds_on="TRL",
     ),
     Signs(
         "TRL",
@@ -159,11 +160,16 @@ TRAINERS = tuple(signs.trainer for signs in SIGNS)
 
 
 def trainer_of(metrics: Iterable[str], options: Iterable[str], path: Path) -> str:
-    """Return the trainer of which most signs are there; empty where too few are."""
+    """Return the trainer of which most signs are there, or one that builds on that; empty where too few
+    are.
+    """
     names = list(metrics)
     keys = list(options)
     counts = {signs.trainer: signs.count(names, keys, path) for signs in SIGNS}
     best = max(counts, key=lambda trainer: counts[trainer])
+    for signs in SIGNS:
+        if signs.builds_on == best and counts[signs.trainer] >= _ENOUGH:
+            return signs.trainer
     return best if counts[best] >= _ENOUGH else ""
 
 

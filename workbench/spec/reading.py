@@ -20,15 +20,13 @@ class NotFinite:
     values: int  # that were logged
     first_step: int
 
-    def sentence(self) -> str:
+    def share(self) -> str:
         """Return how many of its values are no numbers, since when."""
         if self.values == 1:
-            share = f"its only row, step {self.first_step:,}"
-        elif self.count == self.values:
-            share = f"all {self.values:,} rows, from step {self.first_step:,} on"
-        else:
-            share = f"{self.count:,} of {self.values:,} rows, first in step {self.first_step:,}"
-        return f"{self.metric} is NaN or infinite in {share}"
+            return f"the only row, step {self.first_step:,}"
+        if self.count == self.values:
+            return f"all {self.values:,} rows, from step {self.first_step:,} on"
+        return f"{self.count:,} of {self.values:,} rows, first in step {self.first_step:,}"
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,14 @@ class Reading:
     not_finite: tuple[NotFinite, ...] = ()  # the first to be so first
     trainer: str = ""  # a name of workbench/importing/trainer.py; empty where it cannot be told
     reward_metric: str = ""  # the metric that was read as the reward; empty where none was
+    success_metric: str = ""  # the same of the success rate, which is judged before the reward
     # setting of ours -> the trainer's own option that said it, and its value there
     options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     # column of ours that was not read -> metrics that may be it, under a name that is not known
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_numbered: bool = False  # no column names the step: rows are numbered
+    # column of ours -> what to know of it, if it is what something is found in
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def never_numbers(self) -> set[str]:
@@ -66,8 +68,11 @@ class Reading:
             "not_finite": [asdict(part) for part in self.not_finite],
             "trainer": self.trainer,
             "reward_metric": self.reward_metric,
+            "success_metric": self.success_metric,
             "options": {setting: list(option) for setting, option in self.options.items()},
             "candidates": {column: list(metrics) for column, metrics in self.candidates.items()},
+            "is_numbered": self.is_numbered,
+            "remarks": dict(self.remarks),
         }
 
     def to_json(self) -> str:
@@ -89,8 +94,11 @@ class Reading:
                 not_finite=tuple(NotFinite(**part) for part in fields.get("not_finite", ())),
                 trainer=str(fields.get("trainer", "")),
                 reward_metric=str(fields.get("reward_metric", "")),
+                success_metric=str(fields.get("success_metric", "")),
                 options=_options_from(fields.get("options", {})),
                 candidates=_candidates_from(fields.get("candidates", {})),
+                is_numbered=bool(fields.get("is_numbered", False)),
+                remarks={str(name): str(words) for name, words in fields.get("remarks", {}).items()},
             )
         except (ValueError, TypeError, LookupError, AttributeError):
             return None

@@ -55,7 +55,7 @@ def staleness(log: Log) -> Clue | None:
         return None
     bound = f", where {allowed:g} are allowed" if late else ""
     certain = age.end - age.begin if older else age.end / OLD
-    goes = f"grows {age.course()}, beginning in step {step}" if older else f"is {age.end_level}"
+    goes = f"grows {age.course()}, clearly from step {step} on" if older else f"is {age.end_level}"
     says = f"the age of the data, in iterations, {goes}{bound}{reward_after(score)}"
     return Clue.of("sign" if older or late else "pattern", sure(certain, 0.75), age.shown(step), says)
 

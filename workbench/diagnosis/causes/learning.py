@@ -1,5 +1,7 @@
 """Faults of the update: its settings, the critic, the reference, and steps that are too large."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -8,6 +10,7 @@ from sorl.diagnosis.changepoint import Evidence, before, first, reward_after
 from sorl.diagnosis.finding import Clue, bounded, cause, sql, third
 from sorl.diagnosis.log import Log
 from sorl.diagnosis.standing import counted, from_onset
+from sorl.spec.reading import NotFinite
 
 CLOSE = 1.01  # x, of two numbers that should be one
 # x the lowest loss of the critic; share of the variance that it explained once
@@ -103,17 +106,18 @@ def _critic(log: Log) -> Clue | None:
     evidence = []
     sentences = []
     if loss is not None and loss.end > LOSS * loss.low:
-        evidence.append(Evidence(loss.column, loss.left("up"), loss.end, loss.low))
+        evidence.append(Evidence(loss.column, loss.left("up", since=loss.lowest()), loss.end, loss.low))
         sentences.append(f"the loss of the critic grows {loss.course(since=loss.lowest())}")
     if variance is not None and variance.end < 0 and variance.high > EXPLAINED:
-        evidence.append(Evidence(variance.column, variance.left("down"), variance.end, variance.high))
+        step = variance.left("down", since=variance.highest())
+        evidence.append(Evidence(variance.column, step, variance.end, variance.high))
         share = "the share of the variance of the returns that its values explain falls"
         sentences.append(f"{share} {variance.course(since=variance.highest())}")
     if not evidence:
         return None
     evidence.sort(key=lambda e: (e.step, e.column))
     step = evidence[0].step
-    says = f"{', and '.join(sentences)}, beginning in step {step}{reward_after(log.outcome(step))}"
+    says = f"{', and '.join(sentences)}, clearly from step {step} on{reward_after(log.outcome(step))}"
     return Clue("sign", 0.85, step, says, tuple(evidence))
 
 
@@ -191,7 +195,10 @@ def entropy_bonus(log: Log) -> Clue | None:
 
 @cause(
     "minibatch.non_finite",
-    change="Open the batch of that step: ratios and log-ratios come before losses, losses before gradients.",
+    change=(
+        "Look at the batch of that step in the order in which it is computed, for the first value that is no"
+        " number: rewards and advantages, log-probs and ratios, the loss, the gradient."
+    ),
     test="sorl replay {run} --step {step}",
 )
 def not_finite(log: Log) -> Clue | None:
@@ -201,8 +208,23 @@ def not_finite(log: Log) -> Clue | None:
         return None
     says = f"loss or gradient is NaN or Inf in step {found.step}"
     if log.reading is not None and log.reading.not_finite:
-        says = "; ".join(part.sentence() for part in log.reading.not_finite[:_METRICS])
+        says = _no_numbers(log.reading.not_finite)
     return Clue.of("proof", 0.6, found, says)
+
+
+def _no_numbers(parts: Sequence[NotFinite]) -> str:
+    """Return which metrics are NaN or infinite in which rows; those of the same rows together."""
+    metrics: dict[str, list[str]] = {}
+    for part in parts[:_METRICS]:
+        metrics.setdefault(part.share(), []).append(part.metric)
+    sentences = []
+    for share, names in metrics.items():
+        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        sentences.append(f"{listed} {'is' if len(names) == 1 else 'are'} NaN or infinite in {share}")
+    more = len(parts) - _METRICS
+    if more > 0:
+        sentences.append(f"{counted(more, 'more metric')} of the log too")
+    return "; ".join(sentences)
 
 
 @cause(

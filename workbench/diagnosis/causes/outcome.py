@@ -4,6 +4,7 @@ evaluation, parts.
 
 import re
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,7 @@ LATE = 1 / 5  # of what the reward gained in all: what it gains from the first t
 STILL = 0.05  # of its range, that a reward which learns gains in FLAT steps
 FULL = 0.85  # of its range, beyond which a reward has little left to gain
 FLAT = 100  # steps
+FELL = ("mild", "collapsed", "recovered", "falling", "diverged")  # outcomes
 # Parts of the reward that are about the answer, and parts that are about its form, by the words of their
 # names.
 _ANSWER = re.compile(
@@ -82,11 +84,12 @@ def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
     solved, failed = (log.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
     # Groups whose rollouts all have one reward: as logged, or those all right and those all wrong.
-    idle = (
-        log.curve("step.zero_advantage_frac")
-        or Curve.of("step.solved_group_frac", (solved + failed).dropna())
-        or _without_spread(log)
+    idle = log.curve("step.zero_advantage_frac") or Curve.of(
+        "step.solved_group_frac", (solved + failed).dropna()
     )
+    goes = ""
+    if idle is None and (without := _without_spread(log)) is not None:
+        idle, goes = without
     fell = (reward.begin - reward.floor) / reward.span > HARD and mark == STUCK
     # Of a reward alone that has fallen nothing says why; where the policy is logged too, its own causes come
     # first.
@@ -94,50 +97,80 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
         log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm")
     )
     if idle is not None:
-        return _idle_clue(idle, reward, mark, f"{what} and give no gradient{more}", is_logged=True)
+        return _idle_clue(idle, reward, mark, goes, f"{what} and give no gradient{more}")
     if not reward.bounded or log.parts or (fell and bare):
         return None
-    least = _least_idle(log, reward)
-    return _idle_clue(least, reward, mark, f"{what} and give no gradient{more}", is_logged=False)
+    return _least_idle(log, reward, mark, f"{what} and give no gradient{more}")
 
 
-def _least_idle(log: Log, reward: Curve) -> Curve:
-    """Return the smallest share of groups without an advantage that a mean reward p of right or wrong allows:
-    p^n + (1 - p)^n of groups of n (Jensen).
+def _least_idle(log: Log, reward: Curve, mark: float, what: str) -> Clue | None:
+    """Return the clue of the smallest share of groups without an advantage that a mean reward p of right or
+    wrong allows: p^n + (1 - p)^n of groups of n (Jensen).
     """
     size = log.settings.get("learn.group_size")
-    n = float(size) if isinstance(size, int | float) and size > 1 else GROUP
-    p = np.clip((reward.values - reward.floor) / reward.span, 0, 1)
-    return Curve(reward.column, reward.steps, p**n + (1 - p) ** n)
+    is_known = isinstance(size, int | float) and size > 1
+    n = float(size) if is_known else GROUP  # type: ignore[arg-type]
 
+    def share(level: float | np.ndarray) -> float | np.ndarray:
+        p = np.clip((level - reward.floor) / reward.span, 0, 1)
+        return p**n + (1 - p) ** n
 
-def _idle_clue(idle: Curve, reward: Curve, mark: float, what: str, *, is_logged: bool) -> Clue | None:
-    """Return the clue of a share of groups without an advantage that ends above a mark."""
+    idle = Curve(reward.column, reward.steps, np.asarray(share(reward.values)))
     if idle.end < mark:
         return None
     rises = idle.end - idle.begin > CLEAR * idle.error
     step = idle.left("up") if rises else int(idle.steps[0])
-    goes = f"is {idle.end_level.text('%')}"
+    goes = f"is {reward.end_level}"
     if rises:
-        goes = f"rises {idle.course('%')}, beginning in step {step}"
-    have = "have" if is_logged else "must have"
-    says = f"the share of groups that {have} one reward for all rollouts {goes}, at a mean reward of"
-    says += f" {reward.end_level}: they are {what}"
-    if is_logged:
-        return Clue.of("sign", sure(idle.end / mark, 0.8), idle.shown(step), says)
+        goes = f"goes {reward.course()}, clearly from step {step} on"
+    assumed = "" if is_known else f" (groups of {n:g} are assumed)"
+    says = f"the mean reward {goes}: of groups of {n:g} rollouts that are right or wrong, at least"
+    says += (
+        f" {100 * share(reward.end):.3g} % then have one reward for all rollouts{assumed}: they are {what}"
+    )
     return Clue.of("pattern", sure(idle.end / mark, 0.7), reward.shown(step), says)
 
 
-def _without_spread(log: Log) -> Curve | None:
-    """Return in which steps all rollouts had one reward, smoothed, where their deviation is logged and is
-    often 0: then a step has few groups.
+def _idle_clue(idle: Curve, reward: Curve, mark: float, goes: str, what: str) -> Clue | None:
+    """Return the clue of a share of groups without an advantage that ends above a mark; `goes` says how it
+    goes, by default as the curve does.
+    """
+    if idle.end < mark:
+        return None
+    rises = idle.end - idle.begin > CLEAR * idle.error
+    step = idle.left("up") if rises else int(idle.steps[0])
+    since = f", clearly from step {step} on" if rises else ""
+    if not goes:
+        goes = "the share of groups that have one reward for all rollouts "
+        goes += f"rises {idle.course('%')}" if rises else f"is {idle.end_level.text('%')}"
+    says = f"{goes}{since}, at a mean reward of {reward.end_level}: they are {what}"
+    return Clue.of("sign", sure(idle.end / mark, 0.8), idle.shown(step), says)
+
+
+class _Spread(NamedTuple):
+    """In which steps all rollouts had one reward: the share of the steps before each, and how many there are
+    at the start and at the end, in words.
+    """
+
+    share: Curve
+    says: str
+
+
+def _without_spread(log: Log) -> _Spread | None:
+    """Return where all rollouts of a step had one reward, if their deviation is logged and is often 0: then a
+    step has few groups.
     """
     spread = log.series("step", "reward_std")
     if spread.empty or not (spread == 0).any():
         return None
     width = max(8, len(spread) // 10)
-    share = (spread == 0).astype(float).rolling(width, min_periods=1).mean()
-    return Curve.of("step.reward_std", share)
+    is_zero = spread == 0
+    share = Curve.of("step.reward_std", is_zero.astype(float).rolling(width, min_periods=1).mean())
+    if share is None:
+        return None
+    last = int(is_zero.iloc[-width:].sum())
+    says = f"all rollouts have one reward in {last} of the last {width} rows"
+    return _Spread(share, says)
 
 
 @scalar(
@@ -159,12 +192,12 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     growth = length.end / max(least.value, 1e-9)
     if growth < GROWN:
         return None
-    step = length.left("up")
+    step = length.left("up", since=least)
     judge = heldout or reward
     paid = Outcome.of(reward, step)
     real = Outcome.of(judge, step)
     gained = real.gain / judge.span
-    says = f"answers grow {length.course(TOKENS, least)}, beginning in step {step}"
+    says = f"answers grow {length.course(TOKENS, least)}, clearly from step {step} on"
     gains = "falls" if real.change < 0 else "gains next to nothing"
     gains += f", from {real.before} to {real.after}"
     shown = length.shown(step, least.value)
@@ -185,8 +218,7 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
     "step.truncated_frac",
     explains=("groups_too_hard", "length_hacking"),
     change=(
-        "Raise the token limit, leave truncated answers out of the loss, or make length dear before the"
-        " limit."
+        "Raise the token limit, leave truncated answers out of the loss, or penalise length before the limit."
     ),
     test="with twice the token limit the share of truncated answers must fall and the reward rise",
     options=("world.max_response_tokens", "truncated"),
@@ -200,8 +232,9 @@ def truncation(log: Log, cut: Curve) -> Clue | None:
     step = cut.left("up") if rises else int(cut.steps[0])
     limit = log.settings.get("world.max_response_tokens")
     bound = f" of {limit:,}" if isinstance(limit, int) else ""
-    goes = f"rises {cut.course('%')}, beginning in step {step}" if rises else f"is {cut.end_level.text('%')}"
-    goes += "" if rises else f", and {cut.start_level.text('%')} at the start"
+    goes = f"is {cut.start_level.text('%')} at the start and {cut.end_level.text('%')} at the end"
+    if rises:
+        goes = f"rises {cut.course('%')}, clearly from step {step} on"
     says = f"the share of answers that end at the token limit{bound} {goes}{reward_after(log.outcome(step))}"
     return Clue.of("sign", sure(cut.end / CUT, 0.7), cut.shown(step), says)
 
@@ -210,7 +243,7 @@ def truncation(log: Log, cut: Curve) -> Clue | None:
     "answer length",
     "reward",
     explains=("groups_too_hard", "length_hacking", "component_dominates"),
-    change="Raise the token limit, or make length dear before the limit; log the share of truncated answers.",
+    change="Raise the token limit, or penalise length before it; log the share of truncated answers.",
     test="with twice the token limit the answers must grow on, and the reward rise",
     options=("world.max_response_tokens", "truncated"),
 )
@@ -221,11 +254,15 @@ def length_ceiling(log: Log, length: Curve, reward: Curve) -> Clue | None:
     top = float(np.quantile(length.values, 0.99))
     pinned = length.end > CEILING * top and length.begin < PINNED_FROM * top
     step = length.left("up", 0.8)
-    score = Outcome.of(reward, length.left("up"))
+    grows = length.left("up")
+    score = Outcome.of(reward, grows)
     if not pinned or score.change >= 0:
         return None
-    says = f"answers grow {length.course(TOKENS)} and stay there since step {step}: 99 % of all rows lie at"
-    says += f" {top:.0f} or below, which looks like the token limit{reward_after(score)}"
+    limit = f"they are never above {top:.0f}"
+    if top < length.values.max():
+        limit = f"in 99 % of all rows they are at most {top:.0f}"
+    says = f"answers grow {length.course(TOKENS)} and stay there since step {step}: {limit}, which looks like"
+    says += f" the token limit; they grow clearly from step {grows} on{reward_after(score)}"
     return Clue.of("sign", 0.8, length.shown(step), says)
 
 
@@ -251,8 +288,8 @@ def dead_reward_part(log: Log, reward: Curve, _: Curve) -> Clue | None:
         floor = _floor_of_dead(part, reward) if moving - {column} else ""
         if not floor:
             continue
-        says = f"the part '{name}' of the reward is {floor}, so it gives next to no signal: what is learned,"
-        says += " other parts pay for"
+        says = f"the part '{name}' of the reward is {floor}: it gives next to no signal, and whatever is"
+        says += " learned comes from other parts"
         shown = part.shown(int(part.steps[0]))
         if _ANSWER.search(name):
             return replace(Clue.of("sign", 0.9, shown, says), severity="critical")
@@ -290,9 +327,9 @@ def length_collapse(log: Log, length: Curve) -> Clue | None:
     better = score is not None and (
         score.solved or (score.change > 0 and length.end > SHORT / 3 * length.begin)
     )
-    if better or length.end > SHORT * length.begin:
+    if better or length.begin <= 0 or length.end > SHORT * length.begin:
         return None
-    says = f"answers shrink {length.course(TOKENS)}, beginning in step {step}{reward_after(score)}"
+    says = f"answers shrink {length.course(TOKENS)}, clearly from step {step} on{reward_after(score)}"
     certain = sure(SHORT * length.begin / max(length.end, 1e-9), 0.7)
     return Clue.of("sign", certain, length.shown(step), says)
 
@@ -367,7 +404,7 @@ def component_dominates(log: Log, reward: Curve, _: Curve) -> Clue | None:
     step = part.left("up")
     rest = ", ".join(f"'{name}' by {moved[name]:+.2g}" for name in sorted({*parts} - {first}))
     says = f"from the first tenth of the run to the last the part '{first}' moves the reward by"
-    says += f" {moved[first]:+.2g}, beginning in step {step}, and {rest}"
+    says += f" {moved[first]:+.2g}, clearly from step {step} on, and {rest}"
     return Clue.of("sign", sure(share / RULES, 0.75), part.shown(step), says)
 
 
@@ -385,6 +422,8 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
     """The reward has stopped rising."""
     if reward.steps[-1] - reward.steps[0] < FLAT or (reward.bounded and reward.reached >= FULL):
         return None
+    if log.run.get("outcome") in FELL:
+        return None  # a fall is no plateau
     scores = [log.curve("evaluation"), *(part for name, part in log.parts.items() if _ANSWER.search(name))]
     gained, late, error = _gains(reward)
     risen = gained > max(error, STILL * reward.span)
@@ -397,7 +436,8 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
         return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])
     if risen:
-        says = f"the reward has hardly moved since step {step}, and is {reward.end_level} at the end"
+        reached = reward.around(step)[1]
+        says = f"the reward has hardly moved since step {step}: {reached}, then {reward.end_level}"
     else:
         says = f"the reward has not moved: {reward.start_level}, then {reward.end_level}"
     return Clue.of("pattern", 0.5, reward.shown(step), says)

@@ -56,7 +56,7 @@ def entropy_collapse(log: Log, entropy: Curve) -> Clue | None:
     learns = score is not None and score.late > 0
     if left > (GONE / 3 if learns else GONE) or (score is not None and score.solved):
         return None
-    says = f"entropy falls {entropy.course(PER_TOKEN)}, beginning in step {step}{reward_after(score)}"
+    says = f"entropy falls {entropy.course(PER_TOKEN)}, clearly from step {step} on{reward_after(score)}"
     certain = sure(GONE / max(left, 1e-4), 0.65)
     return Clue.of("pattern" if learns else "sign", certain, entropy.shown(step), says)
 
@@ -85,7 +85,7 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     """The policy dissolves into noise: its entropy explodes."""
     least = entropy.least()
     usual = least.value
-    step = entropy.left("up")
+    step = entropy.left("up", since=least)
     score = log.outcome(step)
     noise = max(NOISE * usual, usual + CLEAR * entropy.error)
     if entropy.low <= 0 or entropy.end < noise or (score is not None and score.change > 0):
@@ -93,7 +93,7 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
     if entropy.end < LOUD and score is not None and score.change == 0:
         return None
     bonus = " (an entropy bonus is set)" if log.settings.get("learn.entropy_coef") else ""
-    says = f"entropy rises {entropy.course(PER_TOKEN, least)}{bonus}, beginning in step {step}"
+    says = f"entropy rises {entropy.course(PER_TOKEN, least)}{bonus}, clearly from step {step} on"
     certain = sure(entropy.end / usual / NOISE, 0.65)
     return Clue.of("sign", certain, entropy.shown(step, usual), f"{says}{reward_after(score)}")
 
@@ -114,8 +114,10 @@ def dead_policy(log: Log, entropy: Curve, norm: Curve) -> Clue | None:
     """The policy is dead: it always says the same, and no gradient is left."""
     if entropy.end > DEAD or norm.end > STILL_NORM * norm.high or norm.high <= 0:
         return None
-    step = entropy.left("down")
-    says = f"entropy falls {entropy.course(PER_TOKEN, entropy.highest())}, beginning in step {step}, and the"
+    step = entropy.left("down", since=entropy.highest())
+    says = (
+        f"entropy falls {entropy.course(PER_TOKEN, entropy.highest())}, clearly from step {step} on, and the"
+    )
     says += f" gradient norm {norm.course(since=norm.highest())}{reward_after(log.outcome(step))}"
     return Clue.of("sign", 0.97, entropy.shown(step, entropy.high), says)
 
@@ -175,7 +177,7 @@ def clip_saturation(log: Log, clip: Curve) -> Clue | None:
         return None
     step = clip.left("up") if rises else int(clip.steps[0])
     says = f"the share of tokens that are clipped, and give no gradient, goes {clip.course('%')}"
-    says += f", beginning in step {step}" if rises else ""
+    says += f", clearly from step {step} on" if rises else ""
     certain = sure(clip.end / CLIPPED, 0.65)
     return Clue.of("sign", certain, clip.shown(step), f"{says}{reward_after(log.outcome(step))}")
 
@@ -197,7 +199,7 @@ def clip_idle(log: Log, clip: Curve) -> Clue | None:
         return None
     step = apart.left("up")
     says = f"next to no token is clipped in {len(clip):,} rows, and yet {_NAMES[apart.column]} grows"
-    says += f" {apart.course()}, beginning in step {step}: the ratio that is clipped is not what moves"
+    says += f" {apart.course()}, clearly from step {step} on: the ratio that is clipped is not what moves"
     return Clue.of("sign", sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65), apart.shown(step), says)
 
 
@@ -224,7 +226,7 @@ def mismatch_grows(log: Log, apart: Curve) -> Clue | None:
     if not _grown(apart):
         return None
     step = apart.left("up")
-    says = f"{_NAMES[apart.column]} grows {apart.course()}, beginning in step {step}: old weights in the"
+    says = f"{_NAMES[apart.column]} grows {apart.course()}, clearly from step {step} on: old weights in the"
     says += " sampler, or kernels that differ more on what the policy writes now"
     certain = sure(apart.end / max(apart.begin, 1e-9) / APART, 0.65)
     return Clue.of("sign", certain, apart.shown(step), f"{says}{reward_after(log.outcome(step))}")
@@ -276,7 +278,7 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
     bends = kl.end - middle > 2 * (middle - kl.begin)  # a healthy KL grows evenly, or ever more slowly
     if kl.end < max(mark, AWAY * kl.begin) or (score is not None and score.late > 0 and not bends):
         return None
-    says = f"the KL grows {kl.course(PER_TOKEN)}, beginning in step {step}{reward_after(score)}"
+    says = f"the KL grows {kl.course(PER_TOKEN)}, clearly from step {step} on{reward_after(score)}"
     return Clue.of("sign", sure(kl.end / mark, 0.65), kl.shown(step), says)
 
 
@@ -290,8 +292,8 @@ def kl_blowup(log: Log, kl: Curve) -> Clue | None:
         " rollout has most of it."
     ),
     test=(
-        "the same run with a lower bound on the gradient norm: the reward must no longer fall after the"
-        " spikes"
+        "the same run with a lower bound on the gradient norm: it must have fewer spikes and learn at least"
+        " as well"
     ),
     options=("learn.policy.max_grad_norm", "learn.policy.lr"),
 )
@@ -305,7 +307,8 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     if not SPIKES <= len(spikes) <= 0.1 * len(norm):
         return None
     step = int(spikes.index[0])
-    worst = float((spikes / usual[spikes.index]).max())
+    times = spikes / usual[spikes.index]
+    worst = float(times.max())
     score = log.outcome(step)
     reward = log.curve("reward")
     hurt = False
@@ -320,11 +323,15 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     if not hurt and not down and (known or len(spikes) >= HARMLESS):
         return None
     after = (
-        "lower after them" if hurt else "lower since" if down else "the same so far, and no bound is known"
+        "lower after them"
+        if hurt
+        else "lower since"
+        if down
+        else "no lower after them, and no bound is known"
     )
     says = (
-        f"in {len(spikes)} steps the gradient norm is {SPIKE:g} to {worst:.3g} times that of its neighbours,"
-        " first "
+        f"in {len(spikes)} steps the gradient norm is {times.min():.3g} to {worst:.3g} times that of its"
+        " neighbours, first "
     )
     certain = sure(worst / SPIKE, 0.65) if hurt else 0.6 if down else 0.5
     shown = Evidence(norm.column, step, float(spikes.iloc[0]), float(usual[step]))
@@ -353,9 +360,9 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
 )
 def grad_explosion(log: Log, norm: Curve) -> Clue | None:
     """The gradient explodes and stays large."""
-    if norm.end < NORM * norm.begin:
+    if norm.end <= 0 or norm.end < NORM * norm.begin:
         return None
     step = norm.left("up")
-    says = f"the gradient norm grows {norm.course()}, beginning in step {step}"
+    says = f"the gradient norm grows {norm.course()}, clearly from step {step} on"
     certain = sure(norm.end / max(norm.begin, 1e-9) / NORM, 0.65)
     return Clue.of("sign", certain, norm.shown(step), f"{says}{reward_after(log.outcome(step))}")
