@@ -27,6 +27,7 @@ FAILED = 1
 WRONG_INPUT = 2
 INTERRUPTED = 3
 HELD = 4
+PRECISION = "precision.json"  # of a run's folder: what dtype = "auto" came to
 
 
 class Held(InputError):
@@ -48,12 +49,27 @@ def settings_of(folder: Path) -> RunSettings:
     if not (folder / "config.toml").is_file():
         raise InputError(f"no config.toml in '{folder}': a run folder is made by `sorl run FILE.toml`")
     try:
-        return RunSettings.model_validate(from_toml(read_text(folder / "config.toml", MIB)))
+        told = from_toml(read_text(folder / "config.toml", MIB))
+        if (folder / PRECISION).is_file():
+            for table, dtype in json.loads(read_text(folder / PRECISION, MIB)).items():
+                told[table] = {**told.get(table, {}), "dtype": dtype}
+        return RunSettings.model_validate(told)
     except ValueError as error:
         why = str(error).splitlines()[0]
         raise InputError(
             f"'{folder}/config.toml' is no configuration of this version of sorl: {why}"
         ) from None
+
+
+def _measure_precision(folder: Path, settings: RunSettings) -> RunSettings:
+    """Settle what "auto" stands for, once in the life of a run: a resumed run keeps its precision."""
+    from sorl.learn.networks import with_measured_precision
+
+    measured = with_measured_precision(settings)
+    if measured is not settings:
+        chosen = {"compute": measured.compute.dtype, "engine": measured.engine.dtype}
+        (folder / PRECISION).write_text(json.dumps(chosen))
+    return measured
 
 
 def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
@@ -69,9 +85,10 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         from sorl.diagnostics.rules import Event
         from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
         from sorl.learn.loop import Diverged, SelfTestFailed, Trainer
-        from sorl.learn.warmstart import ensure, tokenizer_of
+        from sorl.learn.warmstart import ensure, result_of, tokenizer_of
         from sorl.recording.recorder import Recorder
 
+        settings = _measure_precision(folder, settings)
         start = ensure(settings, cache)
         interrupted: list[str] = []  # from here on Ctrl-C and SIGTERM wait for the end of a step
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -107,6 +124,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
 
             heartbeat(folder / "heartbeat", trainer.learner.policy)
             write("running")
+            if first is None and (imitated := result_of(start)) is not None:
+                recorder.events([Event(0, "warm_start", "info", imitated.sentence)])
             every = settings.record.checkpoint_every
             rungs = settings.record.ladder
             try:

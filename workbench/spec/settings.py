@@ -196,7 +196,7 @@ class EngineSettings(Settings):
 
     kind: Literal["hf", "vllm"] = "hf"  # by transformers in the trainer's own process, or by vLLM next to it
     temperature: Positive = 1.0
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: what compute.dtype = "auto" takes
     cache_gib: Positive = 1.0  # vLLM's key-value cache
     # nats, of vLLM's sync check; None = 1e-4 in float32, 0.5 in bfloat16
     sync_tolerance: Positive | None = None
@@ -231,7 +231,8 @@ class ComputeSettings(Settings):
     """Where the networks are trained, and what bounds the memory that it takes; docs/models.md."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where torch sees one
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and optimizer are float32
+    # of matrix products; weights and optimizer are float32. auto: bfloat16 where it is faster on this machine
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     gradient_checkpointing: bool = False  # hold one layer's activations at a time, compute the others again
     # tokens a pass, padding counted; None = by sequences, learn.micro_batch
     micro_batch_tokens: Count | None = None
