@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sorl.agent.retrievers import cached
+from sorl.learn.pulse import Pulse
 from sorl.spec import InputError, RunSettings
 
 if TYPE_CHECKING:
@@ -90,25 +91,29 @@ def made(settings: RunSettings, cache: Path) -> bool:
     return settings.model is not None or (cache / "warmstart" / key(settings) / "model.safetensors").is_file()
 
 
-def ensure(settings: RunSettings, cache: Path) -> Path:
+def ensure(settings: RunSettings, cache: Path, pulse: Pulse | None = None) -> Path:
     """Folder of the warm-started checkpoint. The first process to need it makes it; others wait and then
     share it.
     """
+    pulse = pulse or Pulse()
     if settings.model is not None:
+        pulse.part("looking for the model, downloaded on first use")
         return locate(settings.model)
     folder = cache / "warmstart" / key(settings)
     if made(settings, cache):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as handle:
+        pulse.part("waiting for the warm start that another cell makes")
         fcntl.flock(handle, fcntl.LOCK_EX)
-        return cached(folder, lambda unfinished: _imitate(settings, unfinished))
+        return cached(folder, lambda unfinished: _imitate(settings, unfinished, pulse))
 
 
-def _imitate(settings: RunSettings, folder: Path) -> None:
+def _imitate(settings: RunSettings, folder: Path, pulse: Pulse) -> None:
     """Cross-entropy on the tokens that the script wrote; observations and prompts are read,
     never imitated.
     """
+    pulse.part("warm start: writing demonstrations")
     import torch
 
     from sorl.agent.demonstrations import demonstrations
@@ -134,6 +139,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True
     )
     episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
+    pulse.part("warm start: imitation step", warm.steps)
     for i in range(warm.steps):
         # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing
         # learned.
@@ -143,6 +149,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         batch = sorted(episodes[i * warm.batch : (i + 1) * warm.batch], key=lambda e: len(e.tokens))
         written = sum(sum(e.written) for e in batch)
         optimizer.zero_grad()
+        total = 0.0
         # Two halves of like length: a third less padding. Batches stay random: in batches of like length all
         # questions have one number of hops, and the third hop is not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
@@ -150,11 +157,13 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
             with routed(model) as seen:
                 log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
             loss = -torch.where(part.mask, log_prob, 0).sum() / written
+            total += float(loss.detach())
             if seen.logits:
                 # the mean of the halves
                 loss = loss + settings.policy.balance / 2 * seen.balance(part.inside[:, 1:])
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        pulse.count(i + 1, detail=f"loss {total:.2f}")
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
