@@ -24,6 +24,8 @@ from sorl.app.store import Store, dictionary
 from sorl.app.text import percent
 from sorl.diagnosis.report import place
 from sorl.spec import InputError
+from sorl.spec.files import lock_file
+from sorl.spec.heartbeat import NAME, Doing
 from sorl.store.sync import sync
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press
 from tests.app.kinds import KEPT, KINDS, MILD, write_kinds
@@ -137,6 +139,16 @@ def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(
     assert "12 of 80 steps in" in shown
     assert "password" not in shown
     assert "No console.log." in shown
+
+
+def test_a_run_that_is_trained_now_says_what_it_is_doing(tmp_path: Path, open_screen: Open) -> None:
+    folder = write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
+    (folder / NAME).write_text(Doing("rollout <b>", 3, 80, 12, 32, "episodes ended").as_json())
+    now = "Now: step 4 of 80: rollout <b>, 12 of 32 episodes ended."
+    with lock_file(folder / "lock"):
+        assert now in Read(open_screen("run", tmp_path).source).text
+        (folder / NAME).write_text("")  # by an earlier version
+        assert "Now:" not in Read(open_screen("run", tmp_path).source).text
 
 
 def test_hostile_events_and_logs_stay_text(tmp_path: Path, open_screen: Open) -> None:

@@ -17,6 +17,8 @@ from typer.testing import Result
 
 from sorl.cli import doctor
 from sorl.spec import TABLES
+from sorl.spec.files import lock_file
+from sorl.spec.heartbeat import NAME, Doing
 from sorl.store.reader import saved
 from sorl.store.sync import sync
 from tests.cli.command import done, record, refused, sorl, told
@@ -55,6 +57,16 @@ def test_it_prints(grid, line, words, absent):
     text = done(*line.split(), runs=grid).stdout
     assert [word for word in words if word not in text] == []
     assert [word for word in absent if word in text] == []
+
+
+def test_a_running_run_says_what_it_is_doing(runs):
+    folder = runs / "demo" / "a"
+    write_status(folder, status="running")
+    (folder / NAME).write_text(Doing("update\x1b[31m", 3, 80, 2, 16).as_json())
+    with lock_file(folder / "lock"):
+        assert "a: step 4 of 80: update 2 of 16" in done("ls", "demo", runs=runs).stdout
+        assert "  doing           step 4 of 80: update 2 of 16" in done("show", "a", runs=runs).stdout
+    assert "doing " not in done("show", "a", runs=runs).stdout
 
 
 def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs):

@@ -44,7 +44,7 @@ class Tape(Display):
         hooks = (hook or (lambda *_: None) for hook in (on_step, on_note, on_start))
         self._on_step, self._on_note, self._on_start = hooks
 
-    def started(self, cell: Cell, resumed: bool) -> None:
+    def started(self, cell: Cell, resumed: bool, folder: Path) -> None:
         self.started_cells.append(cell.arm)
         self.resumed += [cell.arm] if resumed else []
         self._on_start(cell)

@@ -2,17 +2,23 @@
 
 import io
 import os
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
 
 from sorl.algorithms import resolve
+from sorl.grid import progress as progress_module
 from sorl.grid.cell import START, estimate, rough
 from sorl.grid.config import load
 from sorl.grid.process import cores, ending, last_line, last_step
 from sorl.grid.progress import Display, duration, sparkline
 from sorl.grid.run import Result
+from sorl.learn import pulse as pulse_module
+from sorl.learn.pulse import Pulse
 from sorl.spec import RunSettings
+from sorl.spec import heartbeat as heartbeat_module
+from sorl.spec.heartbeat import NAME
 from sorl.spec.vocabulary import cause
 from tests.grid.harness import grid_file
 
@@ -64,7 +70,7 @@ def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(tmp_p
     out = io.StringIO()
     display = Display(Console(file=out, force_terminal=terminal, width=120, color_system=None))
     display.begin([cell], [], 2)
-    display.started(cell, False)
+    display.started(cell, False, tmp_path)
     for step in (1, 2, 3):
         row = {"step": step, "steps": 80, "success": 0.2 * step, "clip_frac": 0.0213, "grad_norm": 12.3}
         display.stepped(cell, row)
@@ -79,6 +85,82 @@ def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(tmp_p
     assert ("\x1b" in text) == terminal, "no control sequence reaches a log file"
     assert (f"start  {name}  seed 0" in text) == (not terminal)
     assert not any(mark in text for mark in ("\x1b]", "\x07", "\u202e"))
+
+
+class Clock:
+    """A clock that tests set, in place of module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+
+class Heard(io.StringIO):
+    """Remembers when something new was written."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.times = [0.0]
+        self.known: set[str] = set()
+
+    def write(self, text: str) -> int:
+        if text not in self.known:
+            self.known.add(text)
+            self.times.append(self.clock.now)
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ten_seconds_never_pass_in_silence_while_a_step_takes_minutes(tmp_path, monkeypatch, terminal):
+    clock = Clock()
+    for module in (progress_module, pulse_module, heartbeat_module):
+        monkeypatch.setattr(module, "time", clock)
+    (cell,) = load(grid_file(tmp_path, '[[arms]]\nname = "ppo"')).cells
+    out = Heard(clock)
+    display = Display(Console(file=out, force_terminal=terminal, width=160, color_system=None))
+    before = Pulse(tmp_path / NAME)  # an attempt that was killed
+    before.part("an update of yesterday")
+    display.begin([cell], [], 1)
+    display.started(cell, True, tmp_path)
+    pulse = Pulse(tmp_path / NAME)
+    ended = 0
+    for tenth in range(2400):
+        clock.now = tenth / 10
+        if tenth == 100:  # the libraries are there
+            pulse.part("loading the [bold]model")
+        if tenth == 600:
+            pulse.begin()
+            pulse.step(0, 80)
+            pulse.part("rollout", 32, "episodes ended")
+        if tenth > 600 and tenth % 150 == 0:
+            ended += 1
+            pulse.count(ended, detail="turn 1 of 4")
+        display.tick()
+    gaps = [later - sooner for sooner, later in pairwise([*out.times, clock.now])]
+    display.stepped(cell, {"step": 1, "steps": 80, "success": 0.5})
+    display.close()
+    text = out.getvalue()
+    assert max(gaps) < 10
+    assert "yesterday" not in text
+    assert "loading the [bold]model, for 30 s" in text
+    assert "step 1 of 80: rollout, turn 1 of 4, 8 of 32 episodes ended" in text
+
+
+def test_a_pipe_is_told_that_all_cells_that_are_left_are_trained_elsewhere(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress_module, "time", clock)
+    cells = load(grid_file(tmp_path, '[[arms]]\nname = "ppo"')).cells
+    out = io.StringIO()
+    display = Display(Console(file=out, width=160))
+    display.begin(cells, [], 1)
+    clock.now = 9.0
+    display.tick()
+    assert "0 of 1 cells done, ? left; another process trains what is left" in out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
     python trainer.py FOLDER --cache CACHE
 
-It reads the folder's config.toml, touches `heartbeat` and checkpoints at every step, prints one JSON line a
+It reads the folder's config.toml, beats in `heartbeat` and checkpoints at every step, prints one JSON line a
 step, writes rows of tables `step`, `minibatch` and `run` (each once, also when it is resumed), holds `lock`,
 and ends with the exit codes of the real one. What goes wrong is scripted by a file `script.json` next to the
 experiments, per arm:
@@ -36,9 +36,11 @@ import time
 import tomllib
 from pathlib import Path
 
+from sorl.learn.pulse import Pulse
 from sorl.recording.segments import SegmentWriter
 from sorl.spec import RunSettings, table
 from sorl.spec.files import lock_file
+from sorl.spec.heartbeat import NAME
 from sorl.store.segments import now
 
 
@@ -65,6 +67,8 @@ def main(arguments: list[str]) -> int:
         (folder / "grandchild").write_text(str(subprocess.Popen(["sleep", "100"]).pid))
     with (folder / "starts.txt").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
+    pulse = Pulse(folder / NAME)
+    pulse.part("getting ready")
     lock = lock_file(folder / "lock")
     if lock is None:
         print("sorl: the run is being trained by another process", file=sys.stderr)
@@ -84,13 +88,15 @@ def main(arguments: list[str]) -> int:
 
     done = max((int(f.name) for f in (folder / "checkpoints").glob("[0-9]*")), default=0)
     write(status="running", steps=done)
+    pulse.begin()
     for step in range(done + 1, config["iterations"] + 1):
+        pulse.step(step - 1, config["iterations"])
         until = time.monotonic() + script.get("step_seconds", 0.01)
         while time.monotonic() < until:
             time.sleep(min(0.1, script.get("step_seconds", 0.01)))
             if script.get("beats"):
-                (folder / "heartbeat").touch()
-        (folder / "heartbeat").touch()
+                pulse.part("waiting")
+        pulse.part("working")
         given_up = time.monotonic() + 200  # after a test that failed nothing else ends it
         while step == script.get("wait_at") and not (scripts.parent / "go").exists() and not asked:
             if time.monotonic() > given_up:

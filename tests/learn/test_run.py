@@ -10,14 +10,11 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-import torch
 from pandas.testing import assert_frame_equal
 
 from sorl.grid.process import follow, where
-from sorl.learn import run as run_module
 from sorl.learn.__main__ import main
 from sorl.learn.loop import stop_reason
-from sorl.learn.run import heartbeat
 from sorl.spec import StopSettings
 from sorl.spec.files import lock_file
 from sorl.store import batches
@@ -156,27 +153,6 @@ def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(n
             assert process.poll() is None, "it trains on"
         finally:
             process.kill()
-
-
-def test_passes_through_the_network_and_its_copies_beat_at_most_once_a_second(tmp_path, monkeypatch):
-    network = torch.nn.Linear(2, 2)
-    file = tmp_path / "heartbeat"
-    now = 0.0
-    monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
-    before = network(torch.ones(2))
-    heartbeat(tmp_path / "none" / "heartbeat", network)  # a folder that cannot be written ends nothing
-    heartbeat(file, network)
-    assert not file.exists(), "nothing has moved yet"
-    copied = deepcopy(network)  # a sampler may work on a copy in another precision
-    for now, passed, touched in (  # noqa: B007
-        (100.0, network, True),
-        (100.5, network, False),
-        (101.1, copied, True),
-    ):
-        assert torch.equal(passed(torch.ones(2)), before)
-        assert file.exists() is touched
-        file.unlink(missing_ok=True)
-    assert set(network.state_dict()) == {"weight", "bias"}
 
 
 def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained):

@@ -5,6 +5,7 @@ from typer import Argument, Context, Option
 from sorl.cli.shared import current, experiments
 from sorl.cli.tables import echo, note, print_table
 from sorl.spec import COLLAPSED
+from sorl.store.segments import doing_of
 from sorl.store.text import shortened
 
 _EXPERIMENTS = """
@@ -44,4 +45,7 @@ def ls(
             echo(f"{name}: {', '.join(shown)}" + (f"\n{shortened(question)}" if question else ""))
             answer = reader.rows(_RUNS, {"experiment": name, "all": everything})
             print_table(answer.columns, answer.rows)
+            for run_id in (row[0] for row in answer.rows if row[3] == "running"):
+                if doing := doing_of(ctx.obj, name, run_id):
+                    echo(f"{run_id}: {doing}")
             echo()

@@ -9,6 +9,7 @@ from sorl.cli.tables import cell, echo, print_table, records
 from sorl.spec import RunSettings
 from sorl.spec.files import from_json, leaves
 from sorl.spec.vocabulary import cause
+from sorl.store.segments import doing_of
 from sorl.store.text import log_of, shortened, tail
 
 _FACTS = (
@@ -67,6 +68,8 @@ def show(
     for name in _FACTS:
         if row.get(name) is not None:
             echo(f"  {name:<16}{cell(row[name])}")
+    if doing := doing_of(ctx.obj, str(row["experiment"]), run_id):
+        echo(f"  {'doing':<16}{doing}")
     total = events.rows[0][3] if events.rows else 0
     more = (
         f", the first of each kind; all: sorl sql \"SELECT * FROM event WHERE run_id = '{run_id}' ORDER BY"

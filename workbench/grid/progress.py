@@ -3,8 +3,11 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
@@ -14,12 +17,16 @@ from rich.text import Text
 
 from sorl.grid.cell import Cell, duration
 from sorl.grid.result import Result
+from sorl.spec.heartbeat import Doing, read_heartbeat
 from sorl.store.text import visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 24
-_PLAIN_SECONDS = 10.0
+_PLAIN_SECONDS = 8.0  # a line at least every ten: a sync of the index may come between
 _REDRAW_SECONDS = 0.25
+_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 1.0  # between two looks at the heartbeats
+_SLOW_SECONDS = 3.0  # after which it is said what a step is doing
 _STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "elsewhere": "cyan"}
 _FIELDS = ("arm", "seed", "state", "spark", "detail")
 
@@ -53,6 +60,28 @@ class _Unbroken:
         return getattr(self._stream, name)
 
 
+@dataclass
+class _Running:
+    """A cell that runs: its line, and what its trainer said."""
+
+    task: TaskID
+    folder: Path
+    before: Doing | None  # what an earlier attempt left in the heartbeat
+    moved: float  # when it started, or ended its last step
+    success: list[float | None] = field(default_factory=list)  # of each step
+    detail: str = ""  # of the last step
+
+    def doing(self) -> str:
+        """Return what it does now, once that takes long; empty before."""
+        seconds = time.monotonic() - self.moved
+        if seconds < _SLOW_SECONDS:
+            return ""
+        now = read_heartbeat(self.folder)
+        if now is not None and now != self.before:
+            return visible(now.words)
+        return "" if self.success else f"its process starts, for {seconds:.0f} s"
+
+
 class Display:
     """The cells that run, a line each, and how far the grid is: live on a terminal, plain lines in a pipe or
     a log.
@@ -70,8 +99,7 @@ class Display:
             speed_estimate_period=3600,
         )
         self.live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-        self.tasks: dict[str, TaskID] = {}
-        self.success: dict[str, list[float | None]] = {}
+        self.running: dict[str, _Running] = {}
         self.status: Counter[str] = Counter()
         self.left: dict[str, int] = {}  # steps of each cell that has not ended
         # cells of the grid, steps so far
@@ -79,6 +107,7 @@ class Display:
         self.steps = 0
         self.began = 0.0  # of the first step: what comes before it is no pace
         self.drawn = 0.0 if console.is_terminal else time.monotonic()
+        self.looked = 0.0  # when the heartbeats were read
 
     def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
         """Receive the cells that will run and those that were finished before."""
@@ -93,25 +122,27 @@ class Display:
             skipped = f", {len(done)} already finished" if done else ""
             self.note(f"{self.total} cells{skipped}; {len(todo)} to run, {workers} at a time")
 
-    def started(self, cell: Cell, resumed: bool) -> None:
-        """Receive the start of a process."""
+    def started(self, cell: Cell, resumed: bool, folder: Path) -> None:
+        """Receive the start of a process that trains in `folder`."""
         self._forget(cell)
         fields: dict[str, Any] = dict.fromkeys(_FIELDS, "")
         fields |= {"arm": visible(cell.arm), "seed": f"seed {cell.seed}", "state": "starting"}
-        self.tasks[cell.run_id] = self.progress.add_task("", total=cell.settings.iterations, **fields)
-        self.success[cell.run_id] = []
+        task = self.progress.add_task("", total=cell.settings.iterations, **fields)
+        self.running[cell.run_id] = _Running(task, folder, read_heartbeat(folder), time.monotonic())
         if not self.console.is_terminal:
             self.note(f"{'resume' if resumed else 'start'}  {cell.arm}  seed {cell.seed}  ({cell.run_id})")
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
         """Receive a progress line."""
-        success = self.success[cell.run_id]
+        running = self.running[cell.run_id]
+        success = running.success
         step = row["step"]
         success.append(row.get("success"))
         state = f"step {step}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
-        detail = f"clipped {_number(row.get('clip_frac'))}  grad norm {_number(row.get('grad_norm'))}"
-        shown: dict[str, Any] = {"state": state, "spark": sparkline(success), "detail": detail}
-        self.progress.update(self.tasks[cell.run_id], completed=step, **shown)
+        running.detail = f"clipped {_number(row.get('clip_frac'))}  grad norm {_number(row.get('grad_norm'))}"
+        running.moved = time.monotonic()
+        shown: dict[str, Any] = {"state": state, "spark": sparkline(success), "detail": running.detail}
+        self.progress.update(running.task, completed=step, **shown)
         self.steps += 1
         self.began = self.began or time.monotonic()
         self.left[cell.run_id] = max(0, cell.settings.planned_iterations - step)
@@ -120,10 +151,8 @@ class Display:
         """Receive the end of a cell."""
         cell = result.cell
         line = f"{result.status}  {cell.arm}  seed {cell.seed}"
-        states = [
-            task.fields["state"] for task in self.progress.tasks if task.id == self.tasks.get(cell.run_id)
-        ]
-        line += f"  {states[0]}" if states and self.success[cell.run_id] else ""
+        running = self.running.get(cell.run_id)
+        line += f"  {self._fields(running)['state']}" if running and running.success else ""
         line += f", {duration(result.seconds)}" if result.seconds else ""
         self.status[result.status] += 1
         self.left.pop(cell.run_id, None)
@@ -136,17 +165,36 @@ class Display:
 
     def tick(self) -> None:
         """Redraw if it is time; called ten times a second."""
-        since = time.monotonic() - self.drawn
-        if self.console.is_terminal and since > _REDRAW_SECONDS:
-            self.live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
-        elif not self.console.is_terminal and self.tasks and since > _PLAIN_SECONDS:
-            cells = (
-                f"{f['arm']} {f['seed']}: {f['state']}" for f in (task.fields for task in self.progress.tasks)
-            )
-            self.note(f"{self.summary()}; {'; '.join(cells)}")
-        else:
+        every = _REDRAW_SECONDS if self.console.is_terminal else _PLAIN_SECONDS
+        if time.monotonic() - self.drawn <= every or not (self.console.is_terminal or self.left):
             return
         self.drawn = time.monotonic()
+        if not self.console.is_terminal:
+            lines = [self._line(one) for one in self.running.values()]
+            self.note("; ".join([self.summary(), *(lines or ["another process trains what is left"])]))
+            return
+        if time.monotonic() - self.looked >= _LOOK_SECONDS:
+            self.looked = time.monotonic()
+            for one in self.running.values():
+                self.progress.update(one.task, detail=one.doing() or one.detail)
+        self.live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
+
+    @contextmanager
+    def kept_ticking(self) -> Iterator[None]:
+        """Tick in a thread while the caller is busy in this block, and reports nothing."""
+        over = Event()
+
+        def tick() -> None:
+            while not over.wait(_TICK_SECONDS):
+                self.tick()
+
+        ticking = Thread(target=tick, daemon=True)
+        ticking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            ticking.join()
 
     def close(self) -> None:
         """Clean up: nothing follows."""
@@ -156,14 +204,24 @@ class Display:
         """`5 of 18 cells done (1 failed), 2 running, 3 min 05 s left`, at the pace since the first step."""
         bad = ", ".join(f"{n} {status}" for status, n in self.status.items() if status != "finished")
         parts = [f"{self.status.total()} of {self.total} cells done" + (f" ({bad})" if bad else "")]
-        parts += [f"{len(self.tasks)} running"] if self.tasks else []
+        parts += [f"{len(self.running)} running"] if self.running else []
         pace = (time.monotonic() - self.began) / (self.steps - 1) if self.steps > 1 else None
         left = None if pace is None else pace * sum(self.left.values())
         return ", ".join([*parts, *([f"{duration(left)} left"] if self.left else [])])
 
+    def _line(self, one: _Running) -> str:
+        """Return a running cell as plain text: what it does now, after its last step if there was one."""
+        fields = self._fields(one)
+        parts = [fields["state"] if one.success else "", one.doing()]
+        return f"{fields['arm']} {fields['seed']}: {', '.join(filter(None, parts)) or fields['state']}"
+
+    def _fields(self, one: _Running) -> dict[str, Any]:
+        return next(task.fields for task in self.progress.tasks if task.id == one.task)
+
     def _forget(self, cell: Cell) -> None:
-        if cell.run_id in self.tasks:
-            self.progress.remove_task(self.tasks.pop(cell.run_id))
+        running = self.running.pop(cell.run_id, None)
+        if running is not None:
+            self.progress.remove_task(running.task)
 
 
 def _number(value: Any) -> str:

@@ -298,12 +298,12 @@ class _Pool:
         one.begun = False
         one.alive = time.monotonic()
         one.hung = ""
+        self.watch.started(cell, attempt > 1, folder)
         try:
-            one.trainer = self.executor.start(job)
+            with self.watch.kept_ticking():  # the first process waits until the libraries are loaded
+                one.trainer = self.executor.start(job)
         except OSError as error:
             self._ended(one, Ending("failed", one_line(f"could not be started: {error}")))
-        else:
-            self.watch.started(cell, attempt > 1)
 
     def _follow(self, one: _Training) -> None:
         code = one.trainer.poll()  # before the rows: what is read after the end is all that was written

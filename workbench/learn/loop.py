@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sorl.agent.draws import ORDER, PLACEBO, generator
-from sorl.agent.engines import NonFinite, engine_for
+from sorl.agent.engines import NonFinite, engine_for, listen
 from sorl.agent.routing import routers
 from sorl.agent.tokenizer import Sentences, Spans
 from sorl.agent.worlds import build
@@ -28,6 +28,7 @@ from sorl.learn.blackbox import Packer
 from sorl.learn.evaluate import evaluate
 from sorl.learn.networks import Critic, scored
 from sorl.learn.probe import controls
+from sorl.learn.pulse import Pulse
 from sorl.learn.rollout import Rollout, batch_of
 from sorl.learn.rollouts import Sampler
 from sorl.learn.update import Learner, non_finite
@@ -52,9 +53,17 @@ class SelfTestFailed(RuntimeError):
 class Trainer:
     """One run. `steps()` yields after every iteration, so that the caller can stop between two of them."""
 
-    def __init__(self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        start: Path,
+        recorder: Recorder,
+        tokenizer: Any,
+        pulse: Pulse | None = None,
+    ) -> None:
         torch.set_num_threads(settings.threads)
         self.settings = settings
+        self.pulse = pulse or Pulse()
         self.recorder = recorder
         self.tokenizer = tokenizer
         algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
@@ -63,25 +72,31 @@ class Trainer:
         compute = settings.compute
         self.group_size = recorder.group = settings.learn.group_size or algorithm.group_size
         recorder.replay([])  # its collapse rule depends on the group size
+        self.pulse.part("loading the model")
         model = networks.load(start, compute)
         critic = Critic(model) if algorithm.critic else None
         self.learner = Learner(
             algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute
         )
+        self.learner.pulse = self.pulse
         self.learner.planned = (
             settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
         )
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans = Spans(tokenizer)
         self.sentences = Sentences(tokenizer)
-        self.reference = (
-            networks.load(start, compute).requires_grad_(False) if algorithm.needs_reference else None
-        )
+        self.reference: PreTrainedModel | None = None
+        if algorithm.needs_reference:
+            self.pulse.part("loading the reference")
+            self.reference = networks.load(start, compute).requires_grad_(False)
         self.fault = faults.Fault(settings, model, tokenizer)
+        self.pulse.part("starting the sampler")
         self.engine = engine_for(model, tokenizer, settings.engine, settings.wording)
         world = build(settings.world)
         select = algorithm.select
         self.sampler = Sampler(settings, world, self.engine, self.group_size, select, self.fault)
+        self.sampler.report = self._say_sampled
+        listen(self.engine, self._say_sampled)
         self.packer = Packer(settings, self.learner)
         self.witnesses = Witnesses(self.learner) if settings.record.witnesses else None
         self._check_routing()
@@ -97,10 +112,12 @@ class Trainer:
         broke.
         """
         while self.step < self.settings.iterations and not self._stop():
+            self.pulse.step(self.step, self.settings.iterations)
             with self._timed("evaluation"):
                 heldout = self._evaluate()
             with self._timed("rollout"):
                 if self.witnesses:
+                    self.pulse.part("fingerprints of the weights")
                     self.witnesses.start()
                 sampled, rollout = self._roll_out()
             with self._timed("update"):
@@ -109,6 +126,7 @@ class Trainer:
                 batch = self._advantages(batch)
                 updates = self._optimise(batch, rollout.policy_step)
                 if self.witnesses:
+                    self.pulse.part("fingerprints of the weights")
                     self.witnesses.finish()
             row = self._log(sampled, rollout, batch, updates, heldout)
             self.step += 1
@@ -116,6 +134,7 @@ class Trainer:
             for number, u in enumerate(updates):
                 if broken := non_finite({name: values[0] for name, values in u.scalars.items()}):
                     raise Diverged(f"{broken[0]} is not finite in update {number} of step {self.step - 1}")
+        self.pulse.step(None)
         self.recorder.evaluations(self.step, self._evaluate(last=True))
 
     def _roll_out(self) -> tuple[Rollout, Rollout]:
@@ -125,6 +144,7 @@ class Trainer:
         learn = self.fault("learn", self.settings.learn, self.step)
         self.learner.follow(learn)
         for _ in range(max(1, learn.staleness + 1 - len(self.queue))):
+            self.pulse.part("rollout", learn.episodes, "episodes ended")
             # step t trains on rollout t whatever the staleness, so that every arm trains on the same
             # questions
             try:
@@ -162,6 +182,7 @@ class Trainer:
 
     def _advantages(self, batch: Batch) -> Batch:
         """Advantages and returns of the whole batch, (B, T)."""
+        self.pulse.part("advantages")
         self.packer.open(batch)
         estimated = self.fault("estimate", batch, self.step)
         stream = generator(self.settings.seed, PLACEBO, self.step)
@@ -174,12 +195,16 @@ class Trainer:
         learn = self.learner.settings
         early_stop = self.learner.early_stop
         stream = generator(self.settings.seed, ORDER, self.step)
+        most_parts = self.algorithm.schedule.updates(self.settings.world.max_turns)[1]
+        most_updates = most_parts * learn.epochs * learn.minibatches
         done: list[Evidence] = []
         for part in self.algorithm.schedule.parts(batch, self._log_probs):
+            self.pulse.part("update", most_updates)
             for epoch in range(learn.epochs):
                 order = torch.randperm(len(part.tokens), generator=stream)
                 moves: list[tuple[Tensor, Tensor]] = []
                 for rows in order.chunk(learn.minibatches):
+                    self.pulse.count(len(done) + 1)
                     minibatch = part.rows(rows).trimmed()
                     done.append(self.learner.update(minibatch, epoch, rollout_step))
                     moves.append(((done[-1].log_prob - done[-1].log_prob_old)[0], minibatch.mask))
@@ -195,7 +220,13 @@ class Trainer:
         edge = last or self.step == 0
         if not edge and not (every and self.step % every == 0):
             return []
-        return [evaluate(self.engine, self.settings, search=search) for search in (True, False)[: 1 + edge]]
+        rows = []
+        for search in (True, False)[: 1 + edge]:
+            what = "last evaluation" if last else "evaluation"
+            what += "" if search else " without search"
+            self.pulse.part(what, self.settings.evaluation.episodes, "episodes")
+            rows.append(evaluate(self.engine, self.settings, search=search))
+        return rows
 
     def _log(
         self,
@@ -205,6 +236,7 @@ class Trainer:
         updates: list[Evidence],
         heldout: list[dict[str, Any]],
     ) -> dict[str, Any]:
+        self.pulse.part("recording")
         began = time.perf_counter()
         seconds = {**self.clock, "total": sum(self.clock.values())}
         self.clock.clear()
@@ -233,6 +265,10 @@ class Trainer:
         self.seconds += seconds["total"] + time.perf_counter() - began
         return row
 
+    def _say_sampled(self, tokens: int, ended: int, turn: int) -> None:
+        detail = f"turn {turn} of {self.settings.world.max_turns}, {tokens:,} tokens"
+        self.pulse.count(ended, detail=detail)
+
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         began = time.perf_counter()
@@ -246,7 +282,9 @@ class Trainer:
         """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
         if model is None:
             return self._scored(batch)[0]
-        return scored(model, batch, self.learner.temperature, self.learner.compute)[0]
+        self.pulse.part("log-probs of the reference")
+        told = self.pulse.count
+        return scored(model, batch, self.learner.temperature, self.learner.compute, report=told)[0]
 
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Log-probs (B, T) of the batch under the policy as it is now, and the experts that its routers
@@ -254,7 +292,10 @@ class Trainer:
         """
         learner = self.learner
         replay = self.algorithm.routing.replayed(batch)
-        return scored(learner.policy, batch, learner.temperature, learner.compute, replay)
+        self.pulse.part("old log-probs")
+        return scored(
+            learner.policy, batch, learner.temperature, learner.compute, replay, report=self.pulse.count
+        )
 
     def _check_routing(self) -> None:
         """Raise InputError where the routes that are to be replayed are not recorded, or a pass could not
@@ -292,6 +333,7 @@ class Trainer:
 
     def self_test(self) -> None:
         """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
+        self.pulse.part("mask self-test")
         asked = self.algorithm, self.group_size, self.learner.policy, self.tokenizer.pad_token_id
         if problem := checks.problem(*asked, self.settings.engine.temperature):
             failed = check("mask")
@@ -300,6 +342,7 @@ class Trainer:
 
     def save(self, folder: Path, last: int = 2, pinned: Collection[int] = ()) -> None:
         """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""
+        self.pulse.part("writing a checkpoint")
         self.recorder.flush()
         progress = checkpoint.Progress(self.step, self.seconds, self.recorder.history, list(self.queue))
         checkpoint.save(folder, self.learner, progress, last, pinned)
@@ -324,6 +367,7 @@ class Trainer:
         found = checkpoint.checkpoints(folder)
         if not found or (self.settings.fault is not None and self.settings.fork is None):
             return False
+        self.pulse.part("loading a checkpoint")
         progress = checkpoint.load(found[-1], self.learner)
         self.step = progress.step
         self.seconds = progress.seconds

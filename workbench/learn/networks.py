@@ -29,6 +29,8 @@ from sorl.spec import ComputeSettings, InputError, PolicySettings, RunSettings
 ELEMENTS = 1 << 24  # logits of a part: 64 MiB in float32, a few times that while its gradient is computed
 PAYS = 1.2  # times faster that bfloat16 must be: it rounds
 _LINEAR: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+# told before each pass over rows: its number, and how many there are
+Report = Callable[[int, int], None]
 _LAST: list[Any] = []  # tokens, where, and their packing: the critic reads what the policy has just read
 
 
@@ -382,6 +384,10 @@ class Critic(nn.Module):
         return F.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)
 
 
+def unheard(number: int, of: int) -> None:
+    """The report of passes that nobody listens to."""
+
+
 def passes(length: Tensor, tokens: int | None, rows: int | None = None) -> list[Tensor]:
     """Rows of each pass over a batch whose sequences have `length` (B,) tokens: `rows` at a time, all by
     default.
@@ -405,6 +411,7 @@ def scored(
     temperature: float,
     compute: ComputeSettings = ComputeSettings(),
     replay: Tensor | None = None,
+    report: Report = unheard,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs (B, T) by the training forward, 0 where nothing was written, and the experts (B, T, L k) it
     took.
@@ -421,19 +428,28 @@ def scored(
             parts.append(F.pad(routes.to(batch.tokens.device), (0, 0, before, after), value=unknown))
         return found
 
-    found, order = _by_passes(forward, batch, compute)
+    found, order = _by_passes(forward, batch, compute, report)
     return torch.where(batch.mask, found, 0), torch.cat(parts)[order] if parts else None
 
 
-def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
+def critic_values(
+    critic: Critic,
+    batch: Batch,
+    compute: ComputeSettings = ComputeSettings(),
+    report: Report = unheard,
+) -> Tensor:
     """Values of the batch under `critic`, (B, T), of the response; 0 beyond a row's tokens."""
     where = batch.response | batch.mask
-    return _by_passes(lambda index, n: critic(batch.tokens[index, :n], where[index, :n]), batch, compute)[0]
+
+    def forward(index: Tensor, n: int) -> Tensor:
+        return critic(batch.tokens[index, :n], where[index, :n])
+
+    return _by_passes(forward, batch, compute, report)[0]
 
 
 @torch.no_grad()
 def _by_passes(
-    forward: Callable[[Tensor, int], Tensor], batch: Batch, compute: ComputeSettings
+    forward: Callable[[Tensor, int], Tensor], batch: Batch, compute: ComputeSettings, report: Report
 ) -> tuple[Tensor, Tensor]:
     """Return `forward` of the first n columns of some rows, (B, T), 0 in those it leaves out; and the rows'
     order.
@@ -443,7 +459,8 @@ def _by_passes(
     parts = []
     rows = passes(batch.length, budget)
     with autocast(device_of(compute), compute):
-        for index in rows:
+        for number, index in enumerate(rows):
+            report(number + 1, len(rows))
             n = width if budget is None else int(batch.length[index].max())
             parts.append(F.pad(forward(index, n), (0, width - n)))
     order = torch.cat(rows).argsort()

@@ -9,7 +9,7 @@ from operator import attrgetter
 import torch
 
 from sorl.agent.draws import ROLLOUT, generator
-from sorl.agent.engines import Engine
+from sorl.agent.engines import Engine, Report, listen, unheard
 from sorl.agent.episode import Episode
 from sorl.agent.worlds import World
 from sorl.learn.faults import Fault
@@ -31,6 +31,7 @@ class Sampler:
     select: Select
     fault: Fault
     sampled_by: Engine | None = None  # what the last draw came from
+    report: Report = unheard
 
     def rollout(self, number: int, policy_step: int) -> Rollout:
         """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see
@@ -56,6 +57,7 @@ class Sampler:
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
         engine = self.fault("engine", self.engine, step)
         self.sampled_by = engine
+        listen(engine, self.report)
         world = self.fault("world", self.world, step)
         prompts = self.settings.learn.episodes // self.group_size
         seed = self.settings.seed

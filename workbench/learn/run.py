@@ -8,18 +8,16 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import IO, TextIO
 
+from sorl.learn.pulse import Pulse, beat_at_passes
 from sorl.spec import InputError, RunSettings
 from sorl.spec.files import MIB, from_toml, lock_file, read_text
+from sorl.spec.heartbeat import NAME
 from sorl.spec.names import LADDER
-
-if TYPE_CHECKING:
-    from torch import nn
 
 # exit codes
 FINISHED = 0
@@ -81,6 +79,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         raise InputError(f"no run.json in '{folder}': a run folder is made by `sorl run FILE.toml`")
     identity = json.loads((folder / "run.json").read_text())
     with locked(folder):
+        pulse = Pulse(folder / NAME)
+        pulse.part("loading the libraries")
         from sorl.agent.engines import StaleWeights
         from sorl.diagnostics.rules import Event
         from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
@@ -89,7 +89,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         from sorl.recording.recorder import Recorder
 
         settings = _measure_precision(folder, settings)
-        start = ensure(settings, cache)
+        start = ensure(settings, cache, pulse)
         interrupted: list[str] = []  # from here on Ctrl-C and SIGTERM wait for the end of a step
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
@@ -103,7 +103,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 checkpoint_of(folder.parents[1] / fork.experiment / fork.run / LADDER, fork.at_step), own
             )
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
-            trainer = Trainer(settings, start, recorder, tokenizer)
+            trainer = Trainer(settings, start, recorder, tokenizer, pulse)
             first = recorder.started_at() if trainer.resume(own) else None
             constant = {
                 key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")
@@ -122,7 +122,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             def write(status: str, reason: str | None = None) -> None:
                 recorder.run(constant, status, reason, steps=trainer.step, seconds=trainer.seconds)
 
-            heartbeat(folder / "heartbeat", trainer.learner.policy)
+            pulse.begin()
+            beat_at_passes(pulse, trainer.learner.policy)
             write("running")
             if first is None and (imitated := result_of(start)) is not None:
                 recorder.events([Event(0, "warm_start", "info", imitated.sentence)])
@@ -164,21 +165,3 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 write("failed", f"{type(error).__name__}: {error}")
                 return FAILED
     return FINISHED
-
-
-def heartbeat(file: Path, network: nn.Module) -> None:
-    """Touch `file` at the passes through `network` (a sampled token, a part of an update), at most once a
-    second.
-    """
-    due = 0.0
-
-    def beat(*_: object) -> None:
-        nonlocal due
-        if (now := time.monotonic()) >= due:
-            due = now + 1.0
-            with suppress(OSError):  # the recorder reports a full disk
-                file.touch()
-
-    # `packed` calls no other part
-    entrance: nn.Module = getattr(network, "get_input_embeddings", lambda: network)()
-    entrance.register_forward_pre_hook(beat)

@@ -19,6 +19,7 @@ from sorl.batch import Batch
 from sorl.diagnostics.evidence import Evidence
 from sorl.learn.networks import Critic, autocast, critic_values, log_probs, passes
 from sorl.learn.probe import Probe
+from sorl.learn.pulse import Pulse
 from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
 from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, MeanKL
@@ -113,6 +114,7 @@ class Learner:
     spans: Spans | None = None  # tells thoughts, searches and answers apart in the evidence
     skipped: bool = False  # whether the early stop left out the policy's last step
     backward_passes: int = 0  # of the policy since the start of the session
+    pulse: Pulse = field(default_factory=Pulse)
 
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
@@ -167,7 +169,10 @@ class Learner:
 
     def values(self, batch: Batch) -> Tensor | None:
         """Values of the batch under the critic as it is, (B, T), without a graph; None without a critic."""
-        return None if self.critic is None else critic_values(self.critic, batch, self.compute)
+        if self.critic is None:
+            return None
+        self.pulse.part("values")
+        return critic_values(self.critic, batch, self.compute, self.pulse.count)
 
     def _update_policy(self, batch: Batch) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
         """Step the policy; returns what was measured of the update, and of each token (B, T)."""
@@ -193,7 +198,8 @@ class Learner:
         parts = []
         tokens = []
         routes: list[dict[str, Tensor]] = []
-        for micro in micros:
+        for number, micro in enumerate(micros):
+            self._say_micro_batch(number, len(micros))
             log_prob, entropy, routing = self._forward(micro, bool(settings.entropy_coef))
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
             loss = out.loss
@@ -266,7 +272,9 @@ class Learner:
         target = positions(batch, where)
         values = []
         total = 0.0
-        for micro in self._micro_batches(batch):
+        micros = self._micro_batches(batch)
+        for number, micro in enumerate(micros):
+            self._say_micro_batch(number, len(micros), " of the critic")
             trimmed = micro.trimmed()
             with autocast(self.policy.device, self.compute):
                 short = critic(trimmed.tokens, trimmed.mask | positions(trimmed, where))
@@ -297,6 +305,10 @@ class Learner:
             log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, where)
         padding = (0, micro.tokens.shape[1] - log_prob.shape[1])
         return pad(log_prob, padding), pad(entropy, padding), seen
+
+    def _say_micro_batch(self, number: int, count: int, whose: str = "") -> None:
+        if count > 1:
+            self.pulse.detail(f"micro-batch {number + 1} of {count}{whose}")
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         parts = passes(batch.length, self.compute.micro_batch_tokens, self.settings.micro_batch)

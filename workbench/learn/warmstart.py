@@ -6,16 +6,19 @@ import fcntl
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorl.agent.retrievers import cached
+from sorl.learn.pulse import Pulse
 from sorl.spec import ComputeSettings, EngineSettings, InputError, RunSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from sorl.agent.episode import Episode
     from sorl.batch import Batch
 
 RESULT = "warmstart.json"  # of a warm start's folder: its success on held-out questions
@@ -118,19 +121,22 @@ def made(settings: RunSettings, cache: Path) -> bool:
     return (cache / "warmstart" / key(settings) / "model.safetensors").is_file()
 
 
-def ensure(settings: RunSettings, cache: Path) -> Path:
+def ensure(settings: RunSettings, cache: Path, pulse: Pulse | None = None) -> Path:
     """Folder of the warm-started checkpoint. The first process to need it makes it; others wait and then
     share it.
     """
+    pulse = pulse or Pulse()
     if settings.model is not None and not settings.warmstart.steps:
+        pulse.part("looking for the model, downloaded on first use")
         return locate(settings.model)
     folder = cache / "warmstart" / key(settings)
     if made(settings, cache):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as handle:
+        pulse.part("waiting for the warm start that another cell makes")
         fcntl.flock(handle, fcntl.LOCK_EX)
-        return cached(folder, lambda unfinished: _imitate(settings, unfinished))
+        return cached(folder, lambda unfinished: _imitate(settings, unfinished, pulse))
 
 
 class Imitated(NamedTuple):
@@ -157,18 +163,15 @@ def result_of(folder: Path) -> Imitated | None:
     return Imitated(**json.loads(file.read_text())) if file.is_file() else None
 
 
-def _imitate(settings: RunSettings, folder: Path) -> None:
+def _imitate(settings: RunSettings, folder: Path, pulse: Pulse) -> None:
     """Cross-entropy on the tokens that the script wrote; observations and prompts are read,
     never imitated.
     """
     import torch
 
     from sorl.agent.demonstrations import demonstrations
-    from sorl.agent.episode import collate
     from sorl.agent.tokenizer import Codec
     from sorl.agent.worlds import build
-    from sorl.agent.worlds.atlas import Atlas
-    from sorl.agent.worlds.facts import Facts
     from sorl.learn.networks import with_measured_precision
 
     if settings.world.kind == "dataset":
@@ -176,8 +179,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         raise InputError(f'world.kind = "dataset" has no demonstrations to warm-start from; {other}')
     warm = settings.warmstart
     settings = with_measured_precision(settings)
-    world = build(settings.world)
-    assert isinstance(world, Facts | Atlas)
+    world: Any = build(settings.world)
     torch.set_num_threads(settings.threads)
     model, tokenizer = _network(settings, world)
     optimizer = torch.optim.AdamW(
@@ -185,25 +187,36 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     )
     codec = Codec(tokenizer, settings.wording)
     episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed, codec=codec)
+    pulse.part("warm start: imitation step", warm.steps)
     for i in range(warm.steps):
         # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing
         # learned.
         optimizer.param_groups[0]["lr"] = warm.lr * min(
             1.0, (i + 1) / 20, (warm.steps - i) / (0.2 * warm.steps)
         )
-        batch = sorted(episodes[i * warm.batch : (i + 1) * warm.batch], key=lambda e: len(e.tokens))
-        written = sum(sum(e.written) for e in batch)
+        batch = episodes[i * warm.batch : (i + 1) * warm.batch]
         optimizer.zero_grad()
-        # Two halves of like length: a third less padding. Batches stay random: in batches of like length all
-        # questions have one number of hops, and the third hop is not learned.
-        for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-            _imitate_part(settings, model, collate(half, tokenizer.pad_token_id), written)
+        loss = _imitate_batch(settings, model, batch, tokenizer.pad_token_id)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        pulse.count(i + 1, detail=f"loss {loss:.2f}")
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     if settings.model is not None:
-        (folder / RESULT).write_text(json.dumps(_examine(settings, model, tokenizer)._asdict()))
+        (folder / RESULT).write_text(json.dumps(_examine(settings, model, tokenizer, pulse)._asdict()))
+
+
+def _imitate_batch(settings: RunSettings, model: Any, batch: Sequence[Episode], pad_id: int) -> float:
+    """Add the gradient of a batch of demonstrations; returns its loss in nats a written token."""
+    from sorl.agent.episode import collate
+
+    by_length = sorted(batch, key=lambda episode: len(episode.tokens))
+    written = sum(sum(episode.written) for episode in by_length)
+    middle = len(by_length) // 2
+    # Two halves of like length: a third less padding. Batches stay random: in batches of like length all
+    # questions have one number of hops, and the third hop is not learned.
+    halves = (by_length[:middle], by_length[middle:])
+    return sum(_imitate_part(settings, model, collate(half, pad_id), written) for half in halves)
 
 
 def _network(settings: RunSettings, world: Any) -> tuple[Any, Any]:
@@ -218,8 +231,11 @@ def _network(settings: RunSettings, world: Any) -> tuple[Any, Any]:
     return networks.create(settings.policy, tokenizer, settings.warmstart.seed), tokenizer
 
 
-def _imitate_part(settings: RunSettings, model: Any, part: Batch, written: int) -> None:
-    """Add the gradient of some demonstrations, of a batch in which the script wrote `written` tokens."""
+def _imitate_part(settings: RunSettings, model: Any, part: Batch, written: int) -> float:
+    """Add the gradient of some demonstrations, of a batch in which the script wrote `written` tokens.
+
+    Returns their share of the loss, in nats a token.
+    """
     import torch
 
     from sorl.agent.routing import routed
@@ -229,20 +245,24 @@ def _imitate_part(settings: RunSettings, model: Any, part: Batch, written: int) 
     with routed(model) as seen, networks.autocast(model.device, compute):
         log_prob, _ = networks.log_probs(model, part.tokens, where=part.mask)
     loss = -torch.where(part.mask, log_prob, 0).sum() / written
+    told = float(loss.detach())
     if seen.logits:
         # the mean of the halves
         loss = loss + settings.policy.balance / 2 * seen.balance(part.inside[:, 1:])
     loss.backward()
+    return told
 
 
-def _examine(settings: RunSettings, model: Any, tokenizer: Any) -> Imitated:
+def _examine(settings: RunSettings, model: Any, tokenizer: Any, pulse: Pulse) -> Imitated:
     """Success on held-out questions, of the likeliest tokens and of sampled ones."""
-    from sorl.agent.engines import engine_for
+    from sorl.agent.engines import engine_for, listen
     from sorl.learn.evaluate import evaluate
 
     engine = engine_for(model, tokenizer, EngineSettings(), settings.wording)
+    listen(engine, lambda tokens, ended, turn: pulse.count(ended, detail=f"turn {turn}, {tokens:,} tokens"))
     solved = []
     for greedy in (True, False):
+        pulse.part("warm start: held-out questions", HELD_OUT, "answered")
         chosen = settings.evaluation.model_copy(update={"episodes": HELD_OUT, "greedy": greedy})
         row = evaluate(engine, settings.model_copy(update={"evaluation": chosen}))
         solved.append((row["success"], row["success_low"], row["success_high"]))

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from sorl.spec import TABLES, InputError
 from sorl.spec.files import open_file
+from sorl.spec.heartbeat import read_heartbeat
 from sorl.spec.names import RESERVED, FolderName, refuse_outside
+from sorl.store.text import plain
 
 CORRUPT = ".corrupt"  # a segment that is set aside keeps its name, with this behind it
 _TABLES = frozenset(table.name for table in TABLES) - {"segment"}
@@ -122,6 +124,15 @@ def held(folder: Path, name: str = "lock") -> bool:
     except OSError:  # nobody trained here, or the storage has no locks
         pass
     return False
+
+
+def doing_of(runs: Path, experiment: str, run_id: str) -> str:
+    """Return what the trainer of a run is doing, in words; empty unless it says so and runs here."""
+    folder = folder_of(runs, experiment, run_id)
+    if folder is None or not held(folder):
+        return ""
+    now = read_heartbeat(folder)
+    return plain(now.words) if now is not None else ""
 
 
 def now() -> datetime:

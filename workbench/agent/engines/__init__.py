@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Generator
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from sorl.agent.episode import Episode
     from sorl.agent.worlds import Question, World
     from sorl.spec import EngineSettings
+
+# how far a rollout is: tokens written, episodes ended, the turn of the row that is furthest behind
+Report = Callable[[int, int, int], None]
 
 
 class NonFinite(ArithmeticError):
@@ -47,6 +51,17 @@ class Engine(Protocol):
         greedy: bool = False,
     ) -> list[Episode]:
         """Return one episode for each question, in order; `groups` are their prompt groups."""
+
+
+def unheard(tokens: int, ended: int, turn: int) -> None:
+    """The report of an engine that nobody listens to."""
+
+
+def listen(engine: Engine, report: Report) -> None:
+    """Have `engine` report how far each rollout is; one without an attribute `report` tells nothing."""
+    if hasattr(engine, "report"):
+        reporting: Any = engine
+        reporting.report = report
 
 
 def engine_for(

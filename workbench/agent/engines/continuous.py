@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from transformers import PreTrainedModel
 
 from sorl.agent import ragged
+from sorl.agent.engines import Report, unheard
 from sorl.agent.protocol import Dialogue, closes, search_ahead
 from sorl.agent.tokenizer import Codec
 
@@ -63,17 +64,22 @@ class ContinuousRows:
         self._limit = limit
         self._turns = [_Turn() for _ in dialogues]
         self._unread = [list(dialogue.tokens) for dialogue in dialogues]
+        self.report: Report = unheard
 
     def play(
         self, model: PreTrainedModel, sample: Sample, temperature: float, generator: Generator, greedy: bool
     ) -> None:
         """Decode until every dialogue has ended."""
+        episodes = len(self._rows)
         logits, decoder = self._read_prompts(model)
         passes = 0
+        written = 0
         while True:
             token, log_prob = sample(logits, temperature, generator, greedy, passes)
             self._write(token.tolist(), log_prob.tolist())
+            written += len(token)
             alive = [row for row, dialogue in enumerate(self._rows) if dialogue.ended is None]
+            self.report(written, episodes - len(alive), self._earliest_turn())
             if not alive:
                 return
             if len(alive) < len(self._rows):
@@ -93,6 +99,11 @@ class ContinuousRows:
         row_of = [distinct[prompt] for prompt in prompts]
         decoder.keep(row_of)
         return logits[torch.tensor(row_of, device=logits.device)], decoder
+
+    def _earliest_turn(self) -> int:
+        """The turn that the slowest row is in, from 1; 1 where all have ended."""
+        turns = [len(dialogue.status) for dialogue in self._rows if dialogue.ended is None]
+        return 1 + min(turns, default=0)
 
     def _write(self, tokens: list[int], log_probs: list[float]) -> None:
         """Give every row its sampled token, and close the turns that end with it."""

@@ -22,7 +22,7 @@ from transformers.models.mixtral import MixtralForCausalLM
 from transformers.models.qwen2 import Qwen2ForCausalLM
 
 from sorl.agent import ragged
-from sorl.agent.engines import NonFinite
+from sorl.agent.engines import NonFinite, Report, unheard
 from sorl.agent.engines.continuous import ContinuousRows
 from sorl.agent.episode import Episode
 from sorl.agent.protocol import Dialogue, begin, closes, search_ahead
@@ -101,6 +101,7 @@ class HFEngine:
         self._settings = settings
         self._codec = Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
+        self.report: Report = unheard
 
     def held(self) -> Iterator[tuple[str, Tensor]]:
         """The weights that it samples from, by the trainer's names."""
@@ -133,11 +134,13 @@ class HFEngine:
         if not _is_fused(self._model) and ragged.supports(self._model.base_model):
             model = in_dtype(self._model, getattr(torch, self._settings.dtype))
             together = ContinuousRows(dialogues, self._codec, turn_tokens, self._limit)
+            together.report = self.report
             together.play(model, sample, temperature, generator, greedy)
             return
         mixture = routers(self._model)
         unknown = experts_of(mixture[0]) if mixture else 0
         rows = _Rows(dialogues, self._codec, turn_tokens, self._limit, unknown)
+        rows.report = self.report
         rows.play(decoder_of(self._model, self._settings), temperature, generator, greedy)
 
 
@@ -189,6 +192,8 @@ class _Rows:
         shape = len(dialogues), max(_COLUMNS, int(self._known.max()))
         self._tokens = np.full(shape, codec.pad_id, dtype=np.int64)
         self._log_prob = np.zeros(shape, dtype=np.float32)
+        self.report: Report = unheard
+        self._written = 0  # tokens
         for row, dialogue in enumerate(dialogues):
             self._tokens[row, : len(dialogue.tokens)] = dialogue.tokens
 
@@ -201,6 +206,7 @@ class _Rows:
     ) -> None:
         """Decode until every dialogue has ended."""
         fed = 0
+        episodes = len(self._rows)
         while alive := sum(dialogue.ended is None for dialogue in self._rows):
             if alive <= _KEEP * len(self._rows):
                 rows = np.flatnonzero([dialogue.ended is None for dialogue in self._rows])
@@ -219,6 +225,8 @@ class _Rows:
             fed = ready
             token, log_prob = sample(logits, temperature, generator, greedy, position=fed)
             self._write(fed, token.cpu().numpy(), log_prob.cpu().numpy())
+            turns = [len(dialogue.status) for dialogue in self._rows if dialogue.ended is None]
+            self.report(self._written, episodes - len(turns), 1 + min(turns, default=0))
 
     def _write(self, at: int, token: np.ndarray, log_prob: np.ndarray) -> None:
         """Put the sampled tokens where a row is written and not read, and close the turns that they end."""
@@ -227,6 +235,7 @@ class _Rows:
         np.copyto(self._tokens[:, at], token, where=writes)
         np.copyto(self._log_prob[:, at], log_prob, where=writes)
         self._known[writes] += 1
+        self._written += int(writes.sum())
         long = (at + 1 - self._start >= self._turn_tokens) | (at + 1 >= self._limit)
         ending: dict[int, list[int]] = {}
         for row in np.flatnonzero(writes & (long | np.isin(token, self._closers))).tolist():

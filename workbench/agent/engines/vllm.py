@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sorl.agent.draws import draw
-from sorl.agent.engines import NonFinite, StaleWeights
+from sorl.agent.engines import NonFinite, Report, StaleWeights, unheard
 from sorl.agent.episode import Episode
 from sorl.agent.protocol import Dialogue, begin, search_ahead, turn_length
 from sorl.agent.tokenizer import Codec
@@ -60,6 +60,7 @@ class VLLMEngine:
         llm = _start(model, tokenizer, settings, self._limit, text=not self._codec.exact)
         self._engine: Any = llm.llm_engine
         self.weights = Weights(llm, model, settings)
+        self.report: Report = unheard
 
     def held(self) -> list[tuple[str, Tensor]]:
         """The weights that it samples from, by the trainer's names, as far as they can be read."""
@@ -86,6 +87,7 @@ class VLLMEngine:
 
     def _play(self, dialogues: list[Dialogue], turn_tokens: int, seed: int, greedy: bool) -> None:
         broken: list[int] = []  # position of the first token without a distribution, a row each
+        written = 0  # tokens of turns that have ended
         try:
             for i, dialogue in enumerate(dialogues):
                 self._ask(i, dialogue, turn_tokens, seed, greedy)
@@ -105,8 +107,11 @@ class VLLMEngine:
                     dialogue.turn(tokens, log_prob)
                     if dialogue.ended is None and len(dialogue.tokens) >= self._limit:
                         dialogue.stop()
+                    written += len(tokens)
                     if dialogue.ended is None:
                         self._ask(row, dialogue, turn_tokens, seed, greedy)
+                turns = [len(dialogue.status) for dialogue in dialogues if dialogue.ended is None]
+                self.report(written, len(dialogues) - len(turns), 1 + min(turns, default=0))
         finally:
             self._engine.abort_request([f"{i}-{len(d.status)}" for i, d in enumerate(dialogues)])
         if broken:

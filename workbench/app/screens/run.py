@@ -65,6 +65,7 @@ from sorl.spec.evidence import Check
 from sorl.spec.reading import Reading
 from sorl.store import batches
 from sorl.store.reader import Reader
+from sorl.store.segments import doing_of
 from sorl.store.text import log_of, tail
 
 # What a run is judged by besides success; of those that it measured the first nine are drawn.
@@ -90,6 +91,7 @@ _MARKS = (
 _PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", *NOT_RISEN)  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
+_LOOK_SECONDS = 2.0  # between two looks at what a running run is doing
 _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
 # kinds of events that are listed, and steps of each
@@ -119,6 +121,8 @@ def run(store: Store) -> None:
     stands, said = told(store, now, tuple(Check.of(row) for row in audits.get(name, ())))
     tables = store.records("recorded", run=name)
     _title(now, stands, looks[now["arm"]].colour, palette)
+    if now["status"] == "running":
+        _doing(store, experiment, name)
     _links(now, experiment, each, {one["table_name"] for one in tables})
     links(
         (
@@ -238,6 +242,12 @@ def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     if reason or status not in ("finished", "running", "queued"):
         who = "The trainer said at its end" if status == "finished" else status  # by the rules of that time
         page.say(f"{who}: {reason}" if reason else status)
+
+
+@st.fragment(run_every=_LOOK_SECONDS)
+def _doing(store: Store, experiment: str, run_id: str) -> None:
+    doing = doing_of(store.runs, experiment, run_id)
+    note(f"Now: {doing}." if doing else "")
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
