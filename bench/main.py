@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import live, processes, stored, training, vocabulary
+from bench import language_model, live, processes, stored, training, vocabulary
 from bench.browse import Browse
 from bench.crowd import Size
 from bench.measure import Comparison, Latency, Results, as_json, show
@@ -26,6 +26,7 @@ COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] =
     "replay": stored.replay,
     "live": live.measure,
     "trl": processes.trl,
+    "llm": language_model.measure,
 }
 
 

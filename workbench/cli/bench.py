@@ -37,8 +37,9 @@ PARTS = (
     "live",
     "browse",
     "trl",
+    "llm",
 )
-ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
+ON_REQUEST = ("live", "browse", "llm")  # run only if named: minutes, a browser, a model from `make llm`
 _FROM = (
     "Data of a study: scored cases (diagnose, attribution, scalars, logs, audit, forks), results of"
     " `sorl report --export` (warning, search) or a corpus (warning). Repeatable, except for attribution."
