@@ -9,8 +9,9 @@ from rich.console import Console
 
 from sorl.algorithms import resolve
 from sorl.grid import progress as progress_module
-from sorl.grid.cell import START, estimate, rough
+from sorl.grid.cell import estimate, rough
 from sorl.grid.config import load
+from sorl.grid.cost import START
 from sorl.grid.process import cores, ending, last_line, last_step
 from sorl.grid.progress import Display, duration, sparkline
 from sorl.grid.run import Result

@@ -101,8 +101,9 @@ def test_a_full_disk_still_gets_a_sign_of_life(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_text", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
     pulse.part("rollout")
+    monkeypatch.undo()
     assert file.stat().st_mtime_ns > 1
     assert file.read_text() == ""
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Self, get_args
 from pydantic import BaseModel
 
 from sorl.algorithms import resolve
+from sorl.grid import cost
+from sorl.grid.machine import REFERENCE, Machine, probe
 from sorl.grid.process import cores
 from sorl.objective import Algorithm
 from sorl.objective.slot import in_words
@@ -33,14 +35,6 @@ _MEDIANS = {
     "collapse.points": 5,
     "collapse.sigmas": 3.0,
 }
-# Seconds for 64 episodes of the default world and policy, one thread of a 2-core Xeon with AVX-512, two runs
-# side by side. Only the proportions matter once a run was recorded.
-ROLLOUT = 0.13
-UPDATE = 0.085  # one epoch of the policy
-CRITIC = 0.085  # one epoch of the critic
-SECOND_BACKWARD = 0.10  # one more backward for the clipping bias, where an algorithm needs it at every update
-WARM_STEP = 0.11  # one step of the warm start with a batch of 64
-START = 6.0  # imports, loading, last checkpoint
 _PACES = """
     SELECT config, seconds / steps AS pace FROM run WHERE status = 'finished' AND steps > 0 AND seconds > 0
     AND versions->>'$.machine' = ? ORDER BY ended_at DESC LIMIT 50
@@ -242,14 +236,17 @@ class Estimate(NamedTuple):
 
     seconds: float
     workers: int
-    recorded: int  # finished runs that gave the pace; 0 = the documented rough cost
+    recorded: int  # finished runs that gave the pace; 0 = none
+    size: str = "measured times of such runs"
+    is_probed: bool = False
 
     @property
     def basis(self) -> str:
         """The origin of the figure, to be printed with it."""
         if self.recorded:
             return f"pace of {self.recorded} finished runs on this machine"
-        return "no run recorded yet: a rough cost per iteration, right within a factor of two or so"
+        machine = "a probe of this machine" if self.is_probed else "the speed of another machine, not a probe"
+        return f"no run recorded yet: estimated from {self.size} and {machine}"
 
     def __str__(self) -> str:
         said = f"about {duration(self.seconds)}, {self.workers} at a time ({self.basis})"
@@ -257,7 +254,12 @@ class Estimate(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return for JSON."""
-        return {"seconds": round(self.seconds), "workers": self.workers, "basis": self.basis}
+        return {
+            "seconds": round(self.seconds),
+            "workers": self.workers,
+            "basis": self.basis,
+            "is_probed": self.is_probed,
+        }
 
 
 def duration(seconds: float | None) -> str:
@@ -270,21 +272,16 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def rough(settings: RunSettings, algorithm: Algorithm) -> float:
-    """Seconds an iteration by the constants of this file; of a range of updates or draws the
-    middle counts.
-    """
-    learn = settings.learn
-    size = 1.0
-    if settings.model is None:
-        both = (settings.policy, RunSettings().policy)
-        ours, usual = (p.layers * (4 * p.hidden**2 + 3 * p.hidden * p.mlp) for p in both)
-        size = max(1.0, ours / usual)
-    every = 1 if algorithm.stabilise.needs_bias else learn.clip_bias_every
-    update = UPDATE + CRITIC * algorithm.critic + (SECOND_BACKWARD / every if every else 0.0)
-    passes = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
-    draws = (1 + algorithm.select.rounds) / 2
-    return size * learn.episodes / 64 * (draws * ROLLOUT + learn.epochs * passes * update)
+def rough(settings: RunSettings, algorithm: Algorithm, machine: Machine = REFERENCE) -> float:
+    """Seconds an iteration on `machine`; of a model that is not here, as if it were the embedded policy."""
+    network = _network(settings)
+    if network is None:
+        return cost.embedded_seconds(settings, algorithm, machine)
+    return cost.model_seconds(settings, algorithm, network, machine)
+
+
+def _network(settings: RunSettings) -> cost.Network | None:
+    return None if settings.model is None else cost.network_of(settings.model)
 
 
 def estimate(
@@ -292,6 +289,7 @@ def estimate(
     paces: Sequence[float] = (),
     workers: int | None = None,
     warm_starts: Sequence[RunSettings] = (),
+    machine: Machine = REFERENCE,
 ) -> Estimate:
     """Wall time of `cells` and of the warm starts to make; `paces`: recorded times an iteration over the
     rough cost.
@@ -301,29 +299,57 @@ def estimate(
     each = [0.0]
     for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):
         before = settings.fork.at_step if settings.fork is not None else 0  # trained by its parent
-        training = pace * rough(settings, algorithm) * (settings.planned_iterations - before)
-        each.append(START + min(training, settings.stop.seconds or math.inf))
-    warm = pace * sum(WARM_STEP * s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
+        training = pace * rough(settings, algorithm, machine) * (settings.planned_iterations - before)
+        if not paces:  # which hold the evaluations
+            training += cost.evaluation_seconds(settings, _network(settings), machine)
+        each.append(machine.slowness * cost.START + min(training, settings.stop.seconds or math.inf))
+    warm_step = pace * machine.slowness * (cost.WARM_STEP + cost.DEMONSTRATIONS)
+    warm = warm_step * sum(s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
     # The longest cell may come last and leave the other workers idle: never below it.
-    return Estimate(warm + max(sum(each) / count, *each), count, len(paces))
+    whole = warm + max(sum(each) / count, *each)
+    return Estimate(whole, count, len(paces), _size_in_words(cells), machine.is_probed)
+
+
+def _size_in_words(cells: Sequence[Cell]) -> str:
+    """Return what a model's estimate is made of: of the first cell with one."""
+    for settings in (cell.settings for cell in cells if cell.settings.model is not None):
+        network = _network(settings)
+        if network is None:
+            return "measured times of the embedded policy, because the model is not on this machine,"
+        tokens = settings.learn.episodes * cost.Tokens.of(settings).all
+        rounded = float(f"{tokens:.2g}")
+        return f"{network.parameters / 1e6:.3g} M parameters, {rounded:,.0f} tokens a step"
+    return "measured times of the embedded policy"
 
 
 def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
     """Wall time of `cells` on this machine, at the pace of the finished runs in `runs` on this kind of
-    machine.
+    machine; without one, by a probe. Runs of the embedded policy say nothing of a model.
     """
     from sorl.learn.warmstart import key, made
     from sorl.store.reader import Reader
 
-    machine = f"{platform.system()} {platform.machine()}"
+    system = f"{platform.system()} {platform.machine()}"
+    is_model = any(cell.settings.model is not None for cell in cells)
     paces = []
-    recorded = Reader(runs).rows(_PACES, [machine]).rows if (runs / "sorl.duckdb").is_file() else []
+    recorded = Reader(runs).rows(_PACES, [system]).rows if (runs / "sorl.duckdb").is_file() else []
     for config, pace in recorded:
         # a run of another version of sorl: its settings may no longer exist
         with suppress(ValueError, InputError):
             settings = RunSettings.model_validate_json(config)
-            paces.append(float(pace) / rough(settings, resolve(settings.algorithm, settings.slots)))
+            if (settings.model is not None) == is_model:
+                paces.append(float(pace) / rough(settings, resolve(settings.algorithm, settings.slots)))
     warm_starts = {
         key(cell.settings): cell.settings for cell in cells if not made(cell.settings, runs / ".cache")
     }
-    return estimate(cells, paces, workers, list(warm_starts.values()))
+    machine = REFERENCE if paces or not cells else _probed(cells)
+    return estimate(cells, paces, workers, list(warm_starts.values()), machine)
+
+
+def _probed(cells: Sequence[Cell]) -> Machine:
+    """Probe this machine for the widest network of the cells."""
+    threads = max(cell.settings.threads for cell in cells)
+    rows = max(cell.settings.learn.episodes for cell in cells)
+    networks = [_network(cell.settings) for cell in cells]
+    width = max((network.width for network in networks if network is not None), default=64)
+    return probe(threads, rows, width)

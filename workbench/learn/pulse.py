@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sorl.spec.heartbeat import Doing
 
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 _EVERY_SECONDS = 1.0  # between two writes within a part
+
+
+class _Counted(NamedTuple):
+    """How far a part is."""
+
+    done: int | None = None
+    of: int | None = None
+    detail: str = ""
 
 
 class Pulse:
@@ -27,7 +35,9 @@ class Pulse:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
+        self._unfinished = "" if file is None else str(file.with_name(f".{file.name}"))
         self._now = Doing("starting", since=time.time())
+        self._counted = _Counted()
         self._due = 0.0  # when the next write within a part is due
         self._first = True  # whether nothing was counted in this part yet
         self._time_before: int | None = 0  # of the file, in ns; None from `begin` on
@@ -44,16 +54,15 @@ class Pulse:
 
     def part(self, doing: str, of: int | None = None, unit: str = "") -> None:
         """Begin a part of the work: `of` units of it are to do. Written at once."""
-        done = 0 if of is not None else None
-        step = self._now.step
-        steps = self._now.steps
-        self._now = Doing(doing, step, steps, done, of, unit, since=time.time())
+        self._now = Doing(doing, self._now.step, self._now.steps, of=of, unit=unit, since=time.time())
+        self._counted = _Counted(0 if of is not None else None, of)
         self._first = True
         self._write()
 
     def count(self, done: int, of: int | None = None, detail: str = "") -> None:
         """Say how far the part is. Written the first time, then at most once a second."""
-        self._now = replace(self._now, done=done, of=self._now.of if of is None else of, detail=detail)
+        # A rollout calls this for every token: nothing is built that is not written.
+        self._counted = _Counted(done, self._now.of if of is None else of, detail)
         if self._first:
             self._first = False
             self._write()
@@ -62,7 +71,7 @@ class Pulse:
 
     def detail(self, detail: str) -> None:
         """Say more about the unit that is counted now."""
-        self._now = replace(self._now, detail=detail)
+        self._counted = self._counted._replace(detail=detail)
         self.beat()
 
     def beat(self) -> None:
@@ -74,12 +83,14 @@ class Pulse:
         self._due = time.monotonic() + _EVERY_SECONDS
         if self._file is None:
             return
-        unfinished = self._file.with_name(f".{self._file.name}")
+        now = replace(self._now, **self._counted._asdict())
         try:
-            unfinished.write_text(self._now.as_json() + "\n")
+            # not by `pathlib`: a small policy begins fifty parts a second
+            with open(self._unfinished, "w") as file:
+                file.write(now.as_json() + "\n")
             if self._time_before is not None:
-                os.utime(unfinished, ns=(self._time_before, self._time_before))
-            unfinished.replace(self._file)
+                os.utime(self._unfinished, ns=(self._time_before, self._time_before))
+            os.replace(self._unfinished, self._file)
         except OSError:  # a full disk, which the recorder reports: the life of the process is what counts
             if self._time_before is None:
                 with suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Doing:
 
     def as_json(self) -> str:
         """Return one line."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "")})
+        return json.dumps({name: value for name, value in vars(self).items() if value not in (None, "")})
 
     @property
     def seconds(self) -> float:

@@ -1,0 +1,70 @@
+"""What a step of a model is expected to cost, from files alone, and the probe of a machine."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from sorl.grid import machine as machine_module
+from sorl.grid.cell import estimate, rough
+from sorl.grid.config import load
+from sorl.grid.cost import Network, Tokens, evaluation_seconds, network_of
+from sorl.grid.machine import REFERENCE, Machine, probe
+from tests.grid.harness import grid_file
+
+BIG = Machine(small_seconds=0.0, product_seconds=1e-11, weight_seconds=1e-9)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model folder whose weights are in two files; what is no number of the network does not count."""
+    made = tmp_path / "model"
+    made.mkdir()
+    config = {"hidden_size": 10, "vocab_size": 50, "num_hidden_layers": 3}
+    (made / "config.json").write_text(json.dumps({"text_config": config}))
+    save_file({"embed": np.zeros((50, 10), np.float32)}, made / "one.safetensors")
+    rest = {"layers": np.zeros((30, 100), np.float16), "positions": np.zeros(7, np.int64)}
+    save_file(rest, made / "two.safetensors", metadata={"format": "pt"})
+    return made
+
+
+def test_the_size_of_a_model_is_read_from_its_headers(folder, tmp_path):
+    assert network_of(str(folder)) == Network(parameters=3500, vocabulary=500, layers=3, width=10)
+    assert network_of(str(folder)).body == 3000
+    assert network_of(str(tmp_path / "none")) is None
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    assert network_of(str(tmp_path / "broken")) is None
+
+
+def test_a_model_costs_what_its_parameters_and_tokens_ask_for_and_says_so(folder, tmp_path):
+    text = f'[base]\nalgorithm = "grpo"\niterations = 10\nmodel = "{folder}"\n'
+    (cell,) = load(grid_file(tmp_path, text)).cells
+    (doubled,) = load(grid_file(tmp_path, text + "learn.epochs = 2\n")).cells
+    once, twice = (rough(one.settings, one.resolved, BIG) for one in (cell, doubled))
+    tokens = Tokens.of(cell.settings)
+    passes = cell.settings.learn.episodes * tokens.all * 3500 * BIG.product_seconds
+    assert twice - once == pytest.approx(passes * (3 + 2 / cell.settings.learn.clip_bias_every))
+    decoding = tokens.positions * 3500 * BIG.weight_seconds
+    assert once > decoding
+    network = network_of(str(folder))
+    assert evaluation_seconds(cell.settings, network, BIG) > 4 * decoding
+    probed = estimate([cell], machine=BIG)
+    assert "0.0035 M parameters" in probed.basis
+    assert f"{float(f'{64 * tokens.all:.2g}'):,.0f} tokens a step and a probe of this machine" in probed.basis
+    assert probed.as_dict()["is_probed"]
+    assert "not a probe" in estimate([cell]).basis
+
+
+def test_a_probe_measures_this_machine_and_without_torch_there_is_none(monkeypatch):
+    monkeypatch.setattr(machine_module, "_SECONDS", 0.01)
+    probe.cache_clear()
+    measured = probe(1, 8, 64)
+    assert measured.is_probed
+    assert 0 < measured.product_seconds <= measured.weight_seconds * 10
+    assert 0.01 < measured.slowness < 1000
+    probe.cache_clear()
+    monkeypatch.setattr(machine_module, "find_spec", lambda name: None)
+    assert probe(1, 8, 64) == REFERENCE
+    probe.cache_clear()
