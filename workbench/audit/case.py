@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sorl.batch import Batch
 from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import autocast, critic_values, scored
 from sorl.learn.update import rate
+from sorl.learn.warmstart import tokenizer_of
 from sorl.objective import Algorithm, prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.replay.networks import Draws, Networks, norm
@@ -175,16 +177,14 @@ class Case:
         """
         settings = self.settings
         stored = self.stored
-        if settings.model is not None or settings.world.kind == "dataset":
-            raise Missing(
-                "the tokenizer and the questions of the run (only worlds of our own are asked again)"
-            )
+        if settings.world.kind == "dataset":
+            raise Missing("the questions of the run (only worlds of our own are asked again)")
         if self.own.select.rounds > 1:
             raise Missing("which questions the selection drew again")
         if settings.fault is None and settings.world.retriever.kind == "http":
             raise Missing("what the retriever's server answered then")
         world: Any = build(settings.world)
-        codec = Codec(world.tokenizer(), settings.wording)
+        codec = self._codec(world)
         size = settings.learn.group_size or self.own.group_size
         prompts = settings.learn.episodes // size
         questions = world.questions("train", settings.seed, stored.step * prompts, prompts)
@@ -203,7 +203,17 @@ class Case:
             if dialogue.ended is None:
                 dialogue.stop()
             episodes.append(dialogue.episode())
-        return collate(episodes, 0)
+        return collate(episodes, codec.pad_id)
+
+    def _codec(self, world: Any) -> Codec:
+        """Text to tokens as in the run. Raises Missing where its model is not on this machine."""
+        settings = self.settings
+        if settings.model is None:
+            return Codec(world.tokenizer(), settings.wording)
+        folder = Path(settings.model).expanduser()
+        if not folder.is_dir():
+            raise Missing(f"the tokenizer of the run's model: there is no folder '{settings.model}' here")
+        return Codec(tokenizer_of(folder), settings.wording)
 
     def _loaded(self, step: int) -> Networks:
         """Policy and critic at the start of a step. Raises Missing where their weights are not stored."""
