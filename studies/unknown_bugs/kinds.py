@@ -285,7 +285,10 @@ def positions_restart(trainer: Trainer, patch: Patch) -> None:
         )
         try:
             # the layers that take positions
-            with mock.patch.object(networks, "packing_of", return_value=None):
+            whole_rows = mock.patch.multiple(
+                networks, packing_of=mock.Mock(return_value=None), ragged_rows=mock.Mock(return_value=None)
+            )
+            with whole_rows:
                 return plain(model, tokens, temperature, grad, where)
         finally:
             hook.remove()
@@ -662,10 +665,10 @@ def schedule_starts_again(trainer: Trainer, patch: Patch) -> None:
 
 
 def _of_reference(trainer: Trainer, patch: Patch, around: Callable[..., Tensor]) -> None:
-    def scored(plain: Any, model: Any, *rest: Any) -> Any:
+    def scored(plain: Any, model: Any, *rest: Any, **named: Any) -> Any:
         if model is not trainer.reference:
-            return plain(model, *rest)
-        return around(lambda *asked: plain(*asked)[0], model, *rest), None
+            return plain(model, *rest, **named)
+        return around(lambda *asked: plain(*asked, **named)[0], model, *rest), None
 
     patch(loop, "scored", scored)
 

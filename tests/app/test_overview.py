@@ -202,6 +202,7 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
         run: ClassVar = {"outcome": "collapsed"}
         steps = 20
         ledger = True
+        reading = None
 
         def measured(self, *_: str) -> bool:
             return True

@@ -20,7 +20,6 @@ from safetensors.numpy import load_file, save_file
 
 from sorl.agent.engines import hf
 from sorl.audit import IDENTITIES, Check, audit, chosen, explain, table_checks
-from sorl.audit import run as auditing
 from sorl.audit.identities import DEVIATIONS, dependence
 from sorl.audit.run import pooled_evidence
 from sorl.learn import loop, update
@@ -375,7 +374,7 @@ def test_a_second_audit_computes_nothing_again_until_a_step_changes(
         raise AssertionError("computed again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(auditing, "Case", refused)
+        patch.setattr("sorl.audit.case.Case", refused)
         assert repr(list(audit(folder, [1]))) == repr(first)
     rewards_from(folder, 1)
     assert "reward" in violated(list(audit(folder, [1])))

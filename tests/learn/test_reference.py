@@ -26,6 +26,7 @@ from sorl.batch import Batch
 from sorl.diagnostics import CATALOGUE
 from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from sorl.learn.loop import Trainer
+from sorl.learn.pulse import Pulse
 from sorl.learn.update import Learner
 from sorl.objective import prepare
 from sorl.recording.recorder import Recorder
@@ -127,6 +128,7 @@ class Loop(Trainer):
         self.settings = settings
         self.step = step
         self.clock = defaultdict(float)
+        self.pulse = Pulse()
 
 
 def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_], bool]:

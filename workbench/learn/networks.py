@@ -245,8 +245,8 @@ def packing_of(backbone: Any, tokens: Tensor, where: Tensor) -> packed.Packing |
 class RaggedRows:
     """Rows without what nobody asks for: no padding, and nothing after the last token that is wanted.
 
-    `read` (N,): the tokens, row behind row, `counts` of each row. `asked` (N,): whether the next token is
-    wanted. `targets` (M,): those next tokens.
+    `read` (N,): the tokens, row behind row, `counts` of each row. `asked` (M,): the places of those whose
+    next token is wanted. `targets` (M,): these next tokens.
     """
 
     def __init__(self, tokens: Tensor, where: Tensor) -> None:
@@ -256,7 +256,7 @@ class RaggedRows:
         inside = place < length[:, None]
         self.read = tokens[:, :-1][inside]
         self.counts = length[length > 0].tolist()
-        self.asked = self._wanted[inside]
+        self.asked = self._wanted[inside].nonzero().squeeze(1)
         self.targets = tokens[:, 1:][self._wanted]
 
     def spread(self, x: Tensor) -> Tensor:
@@ -282,7 +282,7 @@ def _ragged_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of the wanted tokens, (B, T), from a pass without padding."""
     hidden = ragged.hidden_states(model.base_model, rows.read, rows.counts)
-    hidden = hidden[rows.asked.to(hidden.device)]
+    hidden = hidden.index_select(0, rows.asked.to(hidden.device))
     targets = rows.targets.to(hidden.device)
     if hidden.shape[0] * head.out_features > elements:
         log_prob, entropy = token_log_probs(hidden, head, targets, temperature, elements)
@@ -378,7 +378,8 @@ class Critic(nn.Module):
             return packing.spread(self.head(packed.hidden(self.backbone, packing)).squeeze(-1))
         if where is not None and (rows := ragged_rows(self.backbone, tokens, where)):
             found = ragged.hidden_states(self.backbone, rows.read, rows.counts)
-            return rows.spread(self.head(found[rows.asked.to(found.device)]).squeeze(-1).float())
+            asked = found.index_select(0, rows.asked.to(found.device))
+            return rows.spread(self.head(asked).squeeze(-1).float())
         on = tokens.to(self.head.weight.device)
         hidden = self.backbone(input_ids=on[:, :-1], use_cache=False).last_hidden_state
         return F.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)
