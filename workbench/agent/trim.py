@@ -141,7 +141,7 @@ def _always_kept(
 
         kept |= {vocabulary[character] for character in ByteLevel.alphabet() if character in vocabulary}
     kept |= {vocabulary[character] for character in [*ASCII, "▁"] if character in vocabulary}
-    kept |= tokens_of_texts(ASCII, tokenizer)
+    kept |= tokens_of_texts(list(ASCII), tokenizer)
     unknown = told["model"].get("unk_token")
     if unknown in vocabulary:
         kept.add(vocabulary[unknown])

@@ -106,7 +106,10 @@ class Tokens:
 
     @property
     def positions(self) -> int:
-        """Decoding steps: rows go in lock-step, so that what one reads takes the time of what it writes."""
+        """Decoding steps where rows go in lock-step: what one reads takes the time of what it writes.
+
+        An upper bound for models that are sampled in packed rows, which take as many as they write.
+        """
         return self.written + self.read
 
     @property
