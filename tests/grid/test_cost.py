@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from sorl.agent.demonstrations import demonstrations
+from sorl.agent.tokenizer import Codec
+from sorl.agent.worlds.facts import Facts
 from sorl.grid import machine as machine_module
 from sorl.grid.cell import estimate, rough
 from sorl.grid.config import load
-from sorl.grid.cost import Network, Tokens, evaluation_seconds, network_of
+from sorl.grid.cost import Network, Tokens, evaluation_seconds, network_of, warm_start_seconds
 from sorl.grid.machine import REFERENCE, Machine, probe
+from sorl.learn.warmstart import tokenizer_of
+from sorl.spec import RunSettings
 from tests.grid.harness import grid_file
+from tests.learn import real_model
 
 BIG = Machine(small_seconds=0.0, product_seconds=1e-11, weight_seconds=1e-9)
 
@@ -44,9 +50,11 @@ def test_a_model_costs_what_its_parameters_and_tokens_ask_for_and_says_so(folder
     (doubled,) = load(grid_file(tmp_path, text + "learn.epochs = 2\n")).cells
     once, twice = (rough(one.settings, one.resolved, BIG) for one in (cell, doubled))
     tokens = Tokens.of(cell.settings)
-    passes = cell.settings.learn.episodes * tokens.all * 3500 * BIG.product_seconds
-    assert twice - once == pytest.approx(passes * (3 + 2 / cell.settings.learn.clip_bias_every))
-    decoding = tokens.positions * 3500 * BIG.weight_seconds
+    learn = cell.settings.learn
+    forward = learn.episodes * (tokens.all * 3000 + tokens.written * 500) * BIG.product_seconds
+    steps = learn.minibatches * 10 * 3500 * BIG.weight_seconds
+    assert twice - once == pytest.approx(forward * (3 + 2 / learn.clip_bias_every) + steps)
+    decoding = tokens.longest * 3500 * BIG.weight_seconds
     assert once > decoding
     network = network_of(str(folder))
     assert evaluation_seconds(cell.settings, network, BIG) > 4 * decoding
@@ -55,6 +63,32 @@ def test_a_model_costs_what_its_parameters_and_tokens_ask_for_and_says_so(folder
     assert f"{float(f'{64 * tokens.all:.2g}'):,.0f} tokens a step and a probe of this machine" in probed.basis
     assert probed.as_dict()["is_probed"]
     assert "not a probe" in estimate([cell]).basis
+
+
+def test_a_model_that_imitates_is_estimated_from_demonstrations_cut_by_its_own_tokenizer(tmp_path):
+    made = real_model.write(tmp_path / "qwen2")
+    told = {"model": str(made), "prompt": "plain", "world": {"max_turns": 3, "max_turn_tokens": 48}}
+    untrained = RunSettings.model_validate(told)
+    imitating = RunSettings.model_validate({**told, "warmstart": {"steps": 2, "noise": 0.0}})
+    shown = demonstrations(Facts(imitating.world), 32, 0.0, 0, codec=Codec(tokenizer_of(made), "plain"))
+    counted = Tokens.of(imitating)
+    assert counted.all == pytest.approx(np.mean([len(episode.tokens) for episode in shown]))
+    assert counted.written == pytest.approx(np.mean([sum(episode.written) for episode in shown]))
+    assert counted.longest == max(sum(episode.written) for episode in shown)
+    assert Tokens.of(untrained).written == Tokens.of(untrained).longest == 3 * 48
+
+
+def test_the_imitation_of_a_model_costs_what_its_size_asks_for(folder):
+    network = network_of(str(folder))
+    steps = [
+        RunSettings.model_validate({"model": str(folder), "warmstart": {"steps": steps}}) for steps in (1, 3)
+    ]
+    one, three = (warm_start_seconds(each, network, BIG) for each in steps)
+    tokens = Tokens.of(steps[0])
+    products = 3 * (tokens.all * 3000 + tokens.written * 500) * BIG.product_seconds
+    assert (three - one) / 2 == pytest.approx(24 * products + 10 * 3500 * BIG.weight_seconds)
+    embedded = RunSettings()
+    assert warm_start_seconds(embedded, None, REFERENCE) == pytest.approx(240 * 0.14)
 
 
 def test_a_probe_measures_this_machine_and_without_torch_there_is_none(monkeypatch):

@@ -82,6 +82,28 @@ def test_other_weights_or_another_wording_are_another_warm_start(folder: Path, t
     assert key(moved) != key(settings)
 
 
+def test_a_bound_on_a_pass_of_imitation_changes_no_gradient(folder: Path) -> None:
+    settings = settings_with(folder, steps=1, batch=6)
+    tokenizer = tokenizer_of(folder)
+    world = Facts(settings.world)
+    shown = demonstrations(world, 6, 0.3, seed=7, codec=Codec(tokenizer, "plain"))
+    longest = max(len(episode.tokens) for episode in shown)
+    gradients = []
+    counts = []
+    for budget in (None, 2 * longest, 1):
+        compute = settings.compute.model_copy(update={"micro_batch_tokens": budget})
+        bounded = settings.model_copy(update={"compute": compute})
+        model = networks.load(folder)
+        warmstart._imitate_batch(bounded, model, shown, tokenizer.pad_token_id)
+        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
+        counts.append(len(warmstart._parts(bounded, shown)))
+    assert counts[0] == 2
+    assert 3 <= counts[1] < 6
+    assert counts[2] == 6
+    for bounded_gradient in gradients[1:]:
+        torch.testing.assert_close(bounded_gradient, gradients[0], rtol=1e-4, atol=1e-6)
+
+
 def test_a_data_set_has_nothing_to_imitate(folder: Path, tmp_path: Path) -> None:
     settings = settings_with(folder, steps=2)
     retriever = {"kind": "http", "url": "http://127.0.0.1:9/retrieve"}

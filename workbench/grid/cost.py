@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from sorl.grid.machine import Machine
+from sorl.learn.warmstart import HELD_OUT
 from sorl.objective import Algorithm
 from sorl.spec import InputError, RunSettings
 from sorl.spec.files import MIB, from_json, read_text
@@ -30,6 +33,8 @@ _FACT_TOKENS = 20
 # Small operations in a layer of transformers, in units of the probe's, which has a backward pass.
 _LAYER_CALLS = 12
 _BACKWARD = 2  # forward passes that a backward pass costs
+_STEP_READS = 10  # times that a step of AdamW with a clipped norm reads or writes as much as the weights
+_DEMONSTRATED = 32  # demonstrations whose tokens are counted
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _HEADER = 100 * MIB
 
@@ -92,30 +97,52 @@ def _count_parameters(file: Path) -> int:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of an episode whose turns are all as long as they may be, as those of an untrained model are."""
+    """Tokens of an episode, on average."""
 
-    written: int
-    read: int  # after searches
+    prompt: float
+    written: float
+    read: float  # after searches
+    longest: float  # the most that an episode writes: so many passes does a rollout take
 
     @classmethod
     def of(cls, settings: RunSettings) -> Tokens:
-        """Return those of an episode in the world of `settings`."""
+        """Return those of the demonstrations, where a model on this machine imitates them first; else
+        those of an untrained model, whose turns are all as long as they may be.
+        """
+        if settings.model is not None and settings.warmstart.steps:
+            task = settings.model_dump_json(include={"model", "world", "warmstart", "prompt"})
+            with suppress(InputError, OSError, ValueError):
+                return _of_demonstrations(task)
         world = settings.world
         found = _FOUND_TOKENS + _FACT_TOKENS * world.top_k
-        return cls(world.max_turns * world.max_turn_tokens, (world.max_turns - 1) * found)
+        written = world.max_turns * world.max_turn_tokens
+        return cls(PROMPT_TOKENS, written, (world.max_turns - 1) * found, written)
 
     @property
-    def positions(self) -> int:
-        """Decoding steps where rows go in lock-step: what one reads takes the time of what it writes.
-
-        An upper bound for models that are sampled in packed rows, which take as many as they write.
-        """
-        return self.written + self.read
-
-    @property
-    def all(self) -> int:
+    def all(self) -> float:
         """With the prompt."""
-        return PROMPT_TOKENS + self.positions
+        return self.prompt + self.written + self.read
+
+
+@cache
+def _of_demonstrations(task: str) -> Tokens:
+    """Count the tokens of demonstrations as a model's tokenizer cuts them; `task`: settings as JSON."""
+    from sorl.agent.demonstrations import demonstrations
+    from sorl.agent.tokenizer import Codec
+    from sorl.agent.worlds import build
+    from sorl.learn.warmstart import tokenizer_of
+
+    settings = RunSettings.model_validate_json(task)
+    warm = settings.warmstart
+    codec = Codec(tokenizer_of(_folder_of(str(settings.model))), settings.wording)
+    world: Any = build(settings.world)
+    episodes = demonstrations(world, _DEMONSTRATED, warm.noise, warm.seed, codec=codec)
+    written = [sum(episode.written) for episode in episodes]
+    prompts = [episode.prompt_length for episode in episodes]
+    whole = [len(episode.tokens) for episode in episodes]
+    return Tokens(
+        mean(prompts), mean(written), mean(whole) - mean(prompts) - mean(written), float(max(written))
+    )
 
 
 def embedded_seconds(settings: RunSettings, algorithm: Algorithm, machine: Machine) -> float:
@@ -133,29 +160,65 @@ def embedded_seconds(settings: RunSettings, algorithm: Algorithm, machine: Machi
 
 
 def model_seconds(settings: RunSettings, algorithm: Algorithm, network: Network, machine: Machine) -> float:
-    """Seconds an iteration of a model: its rollout, its passes over the batch."""
+    """Seconds an iteration of a model: its rollout, its passes over the batch, its optimizer's steps."""
+    learn = settings.learn
+    prompts = learn.episodes / (learn.group_size or algorithm.group_size)
+    rollout = _draws(algorithm) * rollout_seconds(settings, learn.episodes, network, machine, prompts)
+    epochs = learn.epochs * sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
+    products = learn.episodes * _batch_products(settings, algorithm, network, epochs)
+    steps = epochs * learn.minibatches * (1 + algorithm.critic)
+    return rollout + products * machine.product_seconds + steps * _step_seconds(network, machine)
+
+
+def _batch_products(settings: RunSettings, algorithm: Algorithm, network: Network, epochs: float) -> float:
+    """Multiply-adds an episode, of all the passes that training makes over it."""
     learn = settings.learn
     tokens = Tokens.of(settings)
-    rollout = _draws(algorithm) * rollout_seconds(settings, learn.episodes, network, machine)
-    passes = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
     every = 1 if algorithm.stabilise.needs_bias else learn.clip_bias_every
     forward = 1 + settings.compute.gradient_checkpointing
     update = forward + _BACKWARD + (_BACKWARD / every if every else 0.0)
-    policy = learn.epochs * passes * update
-    policy += (learn.old_log_prob != "behaviour") + algorithm.needs_reference
-    critic = algorithm.critic * (1 + learn.epochs * passes * (forward + _BACKWARD))
-    words = (tokens.all if network.vocabulary < network.body else tokens.written) * network.vocabulary
-    products = policy * (tokens.all * network.body + words) + critic * tokens.all * network.body
-    return rollout + learn.episodes * products * machine.product_seconds
+    policy = epochs * update + (learn.old_log_prob != "behaviour") + algorithm.needs_reference
+    critic = algorithm.critic * (1 + epochs * (forward + _BACKWARD))
+    return policy * _products(tokens, network) + critic * tokens.all * network.body
 
 
-def rollout_seconds(settings: RunSettings, episodes: int, network: Network, machine: Machine) -> float:
-    """Seconds to sample `episodes` episodes: the prompts in one pass, then a decoding step a position."""
+def _products(tokens: Tokens, network: Network) -> float:
+    """Multiply-adds of a forward pass over an episode: the head's only where the policy wrote."""
+    return tokens.all * network.body + tokens.written * network.vocabulary
+
+
+def _step_seconds(network: Network, machine: Machine) -> float:
+    """Seconds to clip a gradient and to take a step of AdamW."""
+    return _STEP_READS * network.parameters * machine.weight_seconds
+
+
+def rollout_seconds(
+    settings: RunSettings,
+    episodes: int,
+    network: Network,
+    machine: Machine,
+    prompts: float | None = None,
+) -> float:
+    """Seconds to sample `episodes` episodes: a pass a token that the longest writes, and what rows read.
+
+    `prompts`: how many differ, and are read; None: all.
+    """
+    tokens = Tokens.of(settings)
     more = max(1.0, episodes / settings.learn.episodes)  # rows than those that were probed
     layers = network.layers * _LAYER_CALLS * machine.small_seconds
-    step = network.parameters * machine.weight_seconds * more + layers
-    prefill = episodes * PROMPT_TOKENS * network.body * machine.product_seconds
-    return prefill + Tokens.of(settings).positions * step
+    decode = network.parameters * machine.weight_seconds * more + layers
+    read = (episodes if prompts is None else prompts) * tokens.prompt + episodes * tokens.read
+    return tokens.longest * decode + read * network.body * machine.product_seconds
+
+
+def warm_start_seconds(settings: RunSettings, network: Network | None, machine: Machine) -> float:
+    """Seconds of the imitation of demonstrations; of a model also those of its held-out questions."""
+    warm = settings.warmstart
+    if network is None:
+        return machine.slowness * (WARM_STEP + DEMONSTRATIONS) * warm.steps * warm.batch / 64
+    products = (1 + _BACKWARD) * _products(Tokens.of(settings), network)
+    step = warm.batch * products * machine.product_seconds + _step_seconds(network, machine)
+    return warm.steps * step + 2 * rollout_seconds(settings, HELD_OUT, network, machine)
 
 
 def evaluation_seconds(settings: RunSettings, network: Network | None, machine: Machine) -> float:

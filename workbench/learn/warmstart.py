@@ -210,13 +210,33 @@ def _imitate_batch(settings: RunSettings, model: Any, batch: Sequence[Episode], 
     """Add the gradient of a batch of demonstrations; returns its loss in nats a written token."""
     from sorl.agent.episode import collate
 
+    written = sum(sum(episode.written) for episode in batch)
+    parts = _parts(settings, batch)
+    weight = settings.policy.balance / len(parts)
+    return sum(_imitate_part(settings, model, collate(part, pad_id), written, weight) for part in parts)
+
+
+def _parts(settings: RunSettings, batch: Sequence[Episode]) -> list[list[Episode]]:
+    """The passes of a batch: as `compute.micro_batch_tokens` bounds them for a `model`, else two halves.
+
+    Halves of like length have a third less padding. Batches stay random: in batches of like length all
+    questions have one number of hops, and the third hop is not learned.
+    """
+    import torch
+
+    from sorl.learn.networks import passes
+
+    lengths = [len(episode.tokens) for episode in batch]
+    budget = settings.compute.micro_batch_tokens
+    if settings.model is not None and budget is not None:
+        return [_taken(batch, rows.tolist()) for rows in passes(torch.tensor(lengths), budget)]
     by_length = sorted(batch, key=lambda episode: len(episode.tokens))
-    written = sum(sum(episode.written) for episode in by_length)
     middle = len(by_length) // 2
-    # Two halves of like length: a third less padding. Batches stay random: in batches of like length all
-    # questions have one number of hops, and the third hop is not learned.
-    halves = (by_length[:middle], by_length[middle:])
-    return sum(_imitate_part(settings, model, collate(half, pad_id), written) for half in halves)
+    return [by_length[:middle], by_length[middle:]]
+
+
+def _taken(batch: Sequence[Episode], rows: Sequence[int]) -> list[Episode]:
+    return [batch[row] for row in rows]
 
 
 def _network(settings: RunSettings, world: Any) -> tuple[Any, Any]:
@@ -231,10 +251,10 @@ def _network(settings: RunSettings, world: Any) -> tuple[Any, Any]:
     return networks.create(settings.policy, tokenizer, settings.warmstart.seed), tokenizer
 
 
-def _imitate_part(settings: RunSettings, model: Any, part: Batch, written: int) -> float:
+def _imitate_part(settings: RunSettings, model: Any, part: Batch, written: int, balance: float) -> float:
     """Add the gradient of some demonstrations, of a batch in which the script wrote `written` tokens.
 
-    Returns their share of the loss, in nats a token.
+    `balance` weighs the load of a mixture's experts. Returns their share of the loss, in nats a token.
     """
     import torch
 
@@ -247,8 +267,7 @@ def _imitate_part(settings: RunSettings, model: Any, part: Batch, written: int) 
     loss = -torch.where(part.mask, log_prob, 0).sum() / written
     told = float(loss.detach())
     if seen.logits:
-        # the mean of the halves
-        loss = loss + settings.policy.balance / 2 * seen.balance(part.inside[:, 1:])
+        loss = loss + balance * seen.balance(part.inside[:, 1:])
     loss.backward()
     return told
 

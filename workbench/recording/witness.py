@@ -238,6 +238,8 @@ class Chunk:
             torch.empty(len(self.signs), dtype=kind, device=self.tensors[0].device) for _ in range(2)
         )
         self._wide = torch.empty_like(self.signs)
+        self._signs_apart = self.signs.split(self.lengths)
+        self._wide_apart = self._wide.split(self.lengths)
 
     def _read(self, into: Tensor) -> Tensor:
         """Put the entries as they are now, (n,), into a buffer."""
@@ -249,21 +251,23 @@ class Chunk:
             parts.append(flat if one.places is None else flat.index_select(0, one.places))
         return torch.cat(parts, out=into)
 
-    def products(self, one: Tensor, other: Tensor) -> Tensor:
-        """Inner products of entries (n,): of each tensor, or of each layer where it is looked at whole."""
+    def _fingerprints(self) -> list[Tensor]:
+        """Sums of the wide entries with their signs: of each tensor, or of each layer that is whole."""
         import torch
 
-        parts = zip(one.split(self.lengths), other.split(self.lengths), strict=True)
-        return torch.stack([torch.dot(*pair) for pair in parts])
+        return [torch.dot(*pair) for pair in zip(self._signs_apart, self._wide_apart, strict=True)]
 
-    def by_layer(self, sums: Sequence[Tensor]) -> Tensor:
-        """Several such sums as those of each layer, (k, layers)."""
+    def _squares(self) -> list[Tensor]:
+        """Sums of the squares of the wide entries: of each tensor, or of each layer that is whole."""
         import torch
 
-        stacked = torch.stack(list(sums))
+        return [torch.dot(part, part) for part in self._wide_apart]
+
+    def by_layer(self, stacked: Tensor) -> Tensor:
+        """Several such sums, (k, tensors or layers), as those of each layer, (k, layers)."""
         if self.is_whole:
             return stacked
-        total = stacked.new_zeros(len(sums), len(self.layers))
+        total = stacked.new_zeros(len(stacked), len(self.layers))
         return total.index_add_(1, self.numbers, stacked)
 
     def start(self, rounded: bool) -> Tensor:
@@ -271,24 +275,26 @@ class Chunk:
         import torch
 
         entries = self._read(self._first)
-        wide = self._wide.copy_(entries)
-        squares = self.products(wide, wide)
-        whole = squares
+        self._wide.copy_(entries)
+        sums = self._fingerprints() + self._squares()
+        if rounded:
+            self._wide.copy_(entries.to(torch.bfloat16))
+            sums += self._fingerprints()
+        stacked = torch.stack(sums).reshape(-1, len(self.lengths))
+        whole = stacked[1]
         if not self.is_whole:
             whole = norms([tensor.detach() for tensor in self.tensors]).square()
-        sums = [self.products(self.signs, wide), squares, whole]
-        if rounded:
-            wide.copy_(entries.to(torch.bfloat16))
-            sums.append(self.products(self.signs, wide))
-        return self.by_layer(sums)
+        return self.by_layer(torch.cat([stacked[:2], whole[None], stacked[2:]]))
 
     def end(self) -> Tensor:
         """Fingerprints, and squares of how far all weights (estimated) and the entries moved, (3, layers)."""
-        wide = self._wide.copy_(self._read(self._last))
-        fingerprints = self.products(self.signs, wide)
-        moved = wide.sub_(self._first.to(wide.device))
-        squares = self.products(moved, moved)
-        return self.by_layer([fingerprints, squares * self.shares, squares])
+        import torch
+
+        self._wide.copy_(self._read(self._last))
+        fingerprints = self._fingerprints()
+        self._wide.sub_(self._first.to(self._wide.device))
+        stacked = torch.stack(fingerprints + self._squares()).reshape(2, len(self.lengths))
+        return self.by_layer(torch.stack([stacked[0], stacked[1] * self.shares, stacked[1]]))
 
 
 class Plan:
@@ -450,8 +456,11 @@ class Witness:
         """Look at a step that the optimizer is about to take; a mistake must not stop training."""
         if not self._starts or self._paths is None:
             return
+        import torch
+
         try:
-            self._paths.append(Path.of(optimizer, self._places))
+            with torch.no_grad():
+                self._paths.append(Path.of(optimizer, self._places))
         except Exception as error:  # noqa: BLE001  whatever an optimizer holds, training goes on
             self._paths = None
             log.warning("the steps of an optimizer are not witnessed: %s: %s", type(error).__name__, error)
@@ -475,15 +484,13 @@ class Path:
         rates: list[float] = []
         for group in optimizer.param_groups:
             rate = float(group["lr"])
-            for parameter in group["params"]:
-                place = layers.get(id(parameter))
-                if place is None:
-                    continue
+            found = [(layers.get(id(parameter)), parameter.grad) for parameter in group["params"]]
+            for place in {place for place, _ in found if place is not None}:
                 highest[place] = max(highest.get(place, 0.0), rate)
-                if parameter.grad is not None:
-                    gradients.append(parameter.grad.detach())
-                    places.append(place)
-                    rates.append(rate)
+            followed = [(place, grad) for place, grad in found if place is not None and grad is not None]
+            gradients += [grad for _, grad in followed]
+            places += [place for place, _ in followed]
+            rates += [rate] * len(followed)
         return cls(highest, places, rates, norms(gradients) if gradients else None)
 
     def lengths(self, norms: Sequence[float], layers: int) -> list[float]:
