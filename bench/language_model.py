@@ -1,8 +1,9 @@
-"""A pretrained language model, sampled and trained without padding, next to the same passes with padding.
+"""A pretrained language model, sampled and trained without padding, next to the same passes with padding, and
+whole iterations next to TRL's.
 
-Both sides have the weights that `experiments/llm.toml` starts from and the same episodes or questions. The
-baseline is how every model was run before: all rows at the same place, which wait for whoever reads, and
-rectangles of tokens.
+All sides have the weights that `experiments/llm.toml` starts from. With padding all rows stand at the same
+place, wait for those that read, and are trained as rectangles of tokens. TRL takes part where it is
+installed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from unittest.mock import patch
 import torch
 
 from bench.measure import Comparison, Side, Target, Work, alternate, timed
-from bench.training import Scene
+from bench.processes import missing_trl, trl
+from bench.training import ENDLESS, Scene
 from sorl.agent import ragged
 from sorl.agent.draws import ROLLOUT, generator
 from sorl.agent.engines.hf import HFEngine
@@ -26,7 +28,7 @@ from sorl.grid.folder import History
 from sorl.learn import networks
 from sorl.learn.networks import scored, with_measured_precision
 from sorl.learn.warmstart import ensure, tokenizer_of
-from sorl.spec import InputError, RunSettings
+from sorl.spec import EvaluationSettings, InputError, RunSettings
 
 GRID = Path(__file__).parents[1] / "experiments" / "llm.toml"
 BAR = 3.0  # times as fast as with padding
@@ -48,9 +50,9 @@ class Subject:
     def __init__(self, threads: int) -> None:
         settings = with_measured_precision(settings_of_experiment())
         self.settings = settings.model_copy(update={"threads": threads})
-        start = ensure(self.settings, Path("runs") / ".cache")
-        self.tokenizer = tokenizer_of(start)
-        self.model = networks.load(start, settings.compute)
+        self.start = ensure(self.settings, Path("runs") / ".cache")
+        self.tokenizer = tokenizer_of(self.start)
+        self.model = networks.load(self.start, settings.compute)
         self.engine = HFEngine(self.model, self.tokenizer, settings.engine, settings.wording)
         self.world = build(settings.world)
         group = settings.learn.group_size or GROUP
@@ -95,14 +97,34 @@ class Subject:
 
 
 def measure(scene: Scene, rounds: int) -> list[Comparison]:
-    """Tokens/s of sampling, of log-probs and of an update's forward and backward pass."""
+    """Tokens/s of sampling, of log-probs and of an update's forward and backward pass; of whole iterations
+    next to TRL's where it is installed.
+    """
     subject = Subject(scene.settings.threads)
     parts = {
         "sampling": subject.sample_episodes,
         "log-probs": subject.take_log_probs,
         "update": subject.train,
     }
-    return [_compared(name, work, rounds, subject.facts()) for name, work in parts.items()]
+    found = [_compared(name, work, rounds, subject.facts()) for name, work in parts.items()]
+    if missing_trl() is None:
+        folder = scene.folder / "llm"
+        folder.mkdir()
+        stage = Scene(_without_end(subject.settings), subject.start, subject.tokenizer, folder)
+        found += trl(stage, rounds, "language model, iteration")
+    return found
+
+
+def _without_end(settings: RunSettings) -> RunSettings:
+    """The experiment's settings with fresh rollouts, as TRL takes them, and without what no baseline does."""
+    return settings.model_copy(
+        update={
+            "iterations": ENDLESS,
+            "learn": settings.learn.model_copy(update={"staleness": 0}),
+            "evaluation": EvaluationSettings(every=0, episodes=1),
+            "record": settings.record.model_copy(update={"checkpoint_every": 0}),
+        }
+    )
 
 
 def _compared(name: str, work: Work, rounds: int, facts: dict[str, Any]) -> Comparison:

@@ -138,7 +138,7 @@ def prompt_lengths(lengths: Sequence[int], completion: int, groups: int) -> list
     return [max(1, round(mean(part)) - completion) for part in parts]
 
 
-def trl(scene: Scene, rounds: int) -> list[Comparison]:
+def trl(scene: Scene, rounds: int, what: str = "iteration") -> list[Comparison]:
     """Trained tokens/s (tokens that the policy wrote, once an epoch) of whole iterations.
 
     TRL's completions are as long as what our policy writes in an episode on average, and its prompts as long
@@ -161,7 +161,7 @@ def trl(scene: Scene, rounds: int) -> list[Comparison]:
                 a, b = alternate(us.sample, them.sample, rounds, warm_up=WARM_UP)
             found.append(
                 Comparison(
-                    name=f"iteration, {name}",
+                    name=f"{what}, {name}",
                     unit="trained tokens/s",
                     ours=Side("grpo, recorder on", a),
                     baseline=Side("TRL GRPOTrainer", b),

@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer` on the benchmark's model, one iteration for each line on stdin; `make bench-trl` drives
+"""TRL's `GRPOTrainer` on a benchmark's model, one iteration for each line on stdin; `make bench-trl` drives
 it.
 
 Runs in TRL's own environment (constraints-trl.txt) and imports nothing of this project. By hand:
@@ -70,11 +70,40 @@ class Turnstile(TrainerCallback):
 
 def questions(tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], n: int) -> Dataset:
     """`n` prompts of random words, `lengths` in turn: what they say does not change what a step costs."""
-    words = sorted(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens))
+    words = whole_words(tokenizer)
     draw = random.Random(0)
     return Dataset.from_list(
-        [{"prompt": " ".join(draw.choices(words, k=k))} for k in islice(cycle(lengths), n)]
+        [{"prompt": prompt_of(tokenizer, words, length, draw)} for length in islice(cycle(lengths), n)]
     )
+
+
+def whole_words(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Words that are one token each, also after a space."""
+    special = set(tokenizer.all_special_tokens)
+    pieces = sorted({tokenizer.decode([number]).strip() for number in tokenizer.get_vocab().values()})
+    alone = len(tokenizer("").input_ids)
+    return [
+        piece
+        for piece in pieces
+        if piece not in special
+        and piece.isalnum()
+        and len(tokenizer(f"{piece} {piece}").input_ids) == alone + 2
+    ]
+
+
+def prompt_of(
+    tokenizer: PreTrainedTokenizerBase, words: Sequence[str], length: int, draw: random.Random
+) -> str:
+    """Random words that the tokenizer cuts into `length` tokens, with those that it puts around a text."""
+    around = len(tokenizer("").input_ids)
+    text = " ".join(draw.choices(words, k=max(1, length - around)))
+    assert tokens_of(tokenizer, text) == max(1 + around, length)
+    return text
+
+
+def tokens_of(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
+    """How many tokens a text is cut into."""
+    return len(tokenizer(text).input_ids)
 
 
 def main(argv: list[str]) -> None:
@@ -107,7 +136,8 @@ def main(argv: list[str]) -> None:
     def reward(prompts: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
         """Random: every advantage has a gradient, and nothing is learned that would change the lengths."""
         turnstile.lengths = [
-            (len(p.split()), len(ids)) for p, ids in zip(prompts, completion_ids, strict=True)
+            (tokens_of(tokenizer, prompt), len(ids))
+            for prompt, ids in zip(prompts, completion_ids, strict=True)
         ]
         return [luck.random() for _ in prompts]
 
