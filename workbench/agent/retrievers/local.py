@@ -135,7 +135,7 @@ class Dense:
 def _encoder(model: str) -> Encoder:
     package = _needed("sentence_transformers", "dense", "sentence-transformers", "dense")
     try:
-        loaded = package.SentenceTransformer(model)
+        loaded = package.SentenceTransformer(model, model_kwargs={"use_safetensors": True})
     except (OSError, ValueError) as error:
         raise InputError(f"cannot load the embedding model '{model}': {error}") from None
     return lambda texts: np.asarray(loaded.encode(texts, batch_size=_BATCH, show_progress_bar=False))
