@@ -44,7 +44,10 @@ FRESH = {
     "healthy, third fresh draw": range(28_300, 28_360),
 }
 # The same drawn once more and sampled by vLLM, which has an environment of its own.
-VLLM = {"healthy, sampled with vLLM": range(28_200, 28_212)}
+VLLM = {
+    "healthy, sampled with vLLM": range(28_200, 28_212),
+    "healthy, sampled with vLLM, fresh draw": range(28_400, 28_412),
+}
 TINY: dict[str, Any] = {
     "iterations": 10,
     "world": {"entities": 8, "relations": 4, "hops": [1.0, 0.0, 0.0], "max_turns": 3},
