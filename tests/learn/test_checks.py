@@ -18,7 +18,7 @@ from sorl.agent.worlds.facts import Facts
 from sorl.algorithms import ALGORITHMS
 from sorl.batch import Batch, turn_ids
 from sorl.learn import checks, networks
-from sorl.learn.checks import fingerprint, mismatches, synthetic
+from sorl.learn.checks import Checksums, checksums, fingerprint, mismatches, synthetic
 from sorl.learn.faults import Fault
 from sorl.learn.rollout import Rollout
 from sorl.learn.rollouts import Sampler
@@ -228,6 +228,17 @@ def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(br
     assert mismatches(broken, EPISODES) == where
     without = replace(EPISODES[2], stretches=[])
     assert mismatches(broken, [*EPISODES[:2], without]) is None, "an episode without them cannot be checked"
+
+
+def test_a_step_of_which_the_selection_drops_every_trajectory_has_checksums_of_nothing():
+    nothing = replace(BATCH, mask=torch.zeros_like(BATCH.mask))
+    assert checksums(nothing, EPISODES) == Checksums(0, 0, 0)
+    whole = checksums(BATCH, EPISODES)
+    assert whole.trajectories == 3
+    assert whole.sampled == whole.trained > 0
+    dropped = checksums(DROPPED, EPISODES)
+    assert dropped.trajectories == 2
+    assert dropped.sampled == dropped.trained != whole.trained
 
 
 def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else():

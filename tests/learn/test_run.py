@@ -19,7 +19,7 @@ from sorl.spec import StopSettings
 from sorl.spec.files import lock_file
 from sorl.store import batches
 from tests.grid.harness import wait_for
-from tests.learn.tiny import Session, assert_same_rows, cell, interrupted, resumed, rows, train
+from tests.learn.tiny import Session, assert_same_rows, cell, interrupted, merged, resumed, rows, train
 
 FRESH = {"staleness": 0}
 
@@ -275,6 +275,15 @@ def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tm
     assert second.trainer.step == end
     assert rows(tmp_path, "step")["step"].tolist() == list(range(end))
     assert "(stop.seconds)" in second.trainer.stopped
+
+
+def test_a_run_goes_on_where_the_selection_drops_every_group_of_a_step(trained):
+    unsolvable = {"world": {"top_k": 0, "reward": "em"}, "warmstart": {"steps": 0}}
+    changes = {"algorithm": "grpo", "slots": {"select": {"kind": "zero_var"}}, "learn": {"staleness": 0}}
+    folder = trained(**merged(unsolvable, changes), iterations=2)
+    assert len(rows(folder, "step")) == 2
+    assert (rows(folder, "witness_batch").trajectories == 0).all()
+    assert (rows(folder, "trajectory").success == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -181,11 +181,13 @@ def checksums(batch: Batch, episodes: Sequence[Episode]) -> Checksums:
 
 def sampled_checksums(episodes: Sequence[Episode]) -> list[int]:
     """Checksums of episodes by their stretches of tokens: what the sampler wrote, and what it was given."""
+    if not episodes:  # the selection dropped them all
+        return []
     stretches = list(chain.from_iterable(episode.stretches for episode in episodes))
     sizes = np.fromiter(map(len, stretches), np.int64, len(stretches))
     counts = [len(episode.stretches) for episode in episodes]
     first = np.cumsum([0, *counts[:-1]])
-    lengths = np.add.reduceat(sizes, first) if episodes else np.zeros(0, dtype=np.int64)
+    lengths = np.add.reduceat(sizes, first)
     numbers = np.arange(len(sizes)) - np.repeat(first, counts)  # of each stretch in its episode
     inside = np.arange(lengths.max(initial=1)) < lengths[:, None]
     tokens = np.zeros(inside.shape, dtype=np.int64)
