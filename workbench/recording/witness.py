@@ -179,11 +179,16 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norms of tensors of one device, summed in float32 or wider, (n,) float64."""
     import torch
 
+    return _wide(torch.stack(norms_apart(tensors)))
+
+
+def norms_apart(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """L2 norms of tensors of one device, summed in float32 or wider, each a tensor without axes."""
+    import torch
+
     if all(tensor.dtype in (torch.float32, torch.float64) for tensor in tensors):
-        lengths = torch._foreach_norm(list(tensors))
-    else:
-        lengths = tuple(torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors)
-    return _wide(torch.stack(lengths))
+        return torch._foreach_norm(list(tensors))
+    return tuple(torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors)
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -237,6 +242,7 @@ class Chunk:
         self._first, self._last = (
             torch.empty(len(self.signs), dtype=kind, device=self.tensors[0].device) for _ in range(2)
         )
+        self._flat = [tensor.detach().reshape(-1) for tensor in self.tensors]
         self._wide = torch.empty_like(self.signs)
         self._signs_apart = self.signs.split(self.lengths)
         self._wide_apart = self._wide.split(self.lengths)
@@ -245,10 +251,14 @@ class Chunk:
         """Put the entries as they are now, (n,), into a buffer."""
         import torch
 
-        parts = []
-        for tensor, one in zip(self.tensors, self.marks, strict=True):
-            flat = tensor.detach().reshape(-1)
-            parts.append(flat if one.places is None else flat.index_select(0, one.places))
+        for number, tensor in enumerate(self.tensors):
+            # a copy of a tensor that is not contiguous, or one whose numbers were put elsewhere
+            if self._flat[number].data_ptr() != tensor.data_ptr():
+                self._flat[number] = tensor.detach().reshape(-1)
+        parts = [
+            flat if one.places is None else flat.index_select(0, one.places)
+            for flat, one in zip(self._flat, self.marks, strict=True)
+        ]
         return torch.cat(parts, out=into)
 
     def _fingerprints(self) -> list[Tensor]:
@@ -386,7 +396,7 @@ class Witness:
         if not self._starts or self._plan is None:
             return []
         paths = self._paths if self._ends and self._steers() else None
-        gradients = [path.norms[None] for path in paths or () if path.norms is not None]
+        gradients = _together([path.norms for path in paths or () if path.norms])
         starts, ends, lengths = _fetched([self._starts, self._ends, gradients])
         of_start = _added(self._plan.chunks, starts)
         of_end = _added(self._plan.chunks, ends)
@@ -403,7 +413,7 @@ class Witness:
         fetched = iter(lengths)
         walked = [0.0] * count
         for path in paths:
-            if path.norms is not None:
+            if path.norms:
                 walked = [a + b for a, b in zip(walked, path.lengths(next(fetched)[0], count), strict=True)]
         common = {"optimizer": describe(self.optimizer), "optimizer_steps": len(paths)}
         rows = []
@@ -473,7 +483,7 @@ class Path:
     highest: dict[int, float]  # learning rate of each layer, by its number
     places: list[int]  # of each gradient: the number of its layer
     rates: list[float]
-    norms: Tensor | None  # (gradients,) float64; None: there is no gradient
+    norms: tuple[Tensor, ...]  # of each gradient, on its device
 
     @classmethod
     def of(cls, optimizer: Any, layers: Mapping[int, int]) -> Path:
@@ -491,7 +501,7 @@ class Path:
             gradients += [grad for _, grad in followed]
             places += [place for place, _ in followed]
             rates += [rate] * len(followed)
-        return cls(highest, places, rates, norms(gradients) if gradients else None)
+        return cls(highest, places, rates, norms_apart(gradients) if gradients else ())
 
     def lengths(self, norms: Sequence[float], layers: int) -> list[float]:
         """Learning rate times norm of the gradient, of each layer."""
@@ -499,6 +509,16 @@ class Path:
         for place, rate, norm in zip(self.places, self.rates, norms, strict=True):
             squares[place] += (rate * norm) ** 2
         return [math.sqrt(square) for square in squares]
+
+
+def _together(groups: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Numbers of several groups as a matrix with one row for each group: one call for all of them."""
+    import torch
+
+    if not groups:
+        return []
+    stacked = _wide(torch.stack(list(chain.from_iterable(groups))))
+    return [part[None] for part in stacked.split([len(group) for group in groups])]
 
 
 def _added(chunks: Sequence[Chunk], sums: Sequence[Rows]) -> dict[str, list[float]]:
