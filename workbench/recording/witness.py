@@ -518,7 +518,8 @@ def _together(groups: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
     if not groups:
         return []
     stacked = _wide(torch.stack(list(chain.from_iterable(groups))))
-    return [part[None] for part in stacked.split([len(group) for group in groups])]
+    lengths = [len(group) for group in groups]
+    return [part[None] for part in stacked.split(lengths)]
 
 
 def _added(chunks: Sequence[Chunk], sums: Sequence[Rows]) -> dict[str, list[float]]:
