@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sorl.audit import Check, audit, declaration_of, table_checks
 from sorl.audit.comparison import spacing
 from sorl.integrations import trl, verl
+from sorl.recording.ledger import Clip
 from sorl.spec import BatchesSettings
 from sorl.store import batches
 from tests.cli.command import done, sorl, told
@@ -258,6 +259,40 @@ def test_a_loop_that_tells_little_is_accused_of_nothing(tmp_path: Path) -> None:
         "give policy_loss= to Ledger.update" in missing(checks)["loss"]
         or "replay_as" in missing(checks)["loss"]
     )
+
+
+def clip_fraction_of(runs: Path, logged: float, level: str) -> Check:
+    """The check of an update on sequences of one and of three tokens, of which only the first is clipped."""
+    mask = torch.tensor([[True, False, False], [True, True, True]])
+    old = torch.full((2, 3), -2.0)
+    log_prob = torch.where(torch.tensor([[True], [False]]), -1.0, old)  # ratios of e and 1
+    replay = {"base": "grpo", "ratio": {"level": level}}
+    options = {"experiment": level, "algorithm": "theirs", "replay_as": replay, "run": f"of-{logged}"}
+    with Local(runs, **options, clip=Clip(level=level)) as ledger:
+        ledger.rollouts(0, [1.0, 0.0], group=[0, 0], responses=[[1], [2, 3, 4]])
+        advantages = torch.tensor([0.7, -0.7])
+        told = {"log_prob": log_prob, "log_prob_old": old, "mask": mask, "advantages": advantages}
+        ledger.update(0, **told, clip_frac=logged)
+        ledger.end(0)
+    return next(check for check in checks_of(ledger.folder) if check.identity == "clip_fraction")
+
+
+@pytest.mark.parametrize(
+    ("level", "logged", "holds"),
+    [
+        ("sequence", 0.25, True),  # of the tokens
+        ("sequence", 0.5, True),  # of the sequences, as TRL counts
+        ("sequence", 0.75, False),
+        ("token", 0.25, True),
+        ("token", 0.5, False),
+    ],
+)
+def test_a_clip_fraction_may_count_sequences_where_a_sequence_has_one_ratio(
+    tmp_path: Path, level: str, logged: float, holds: bool
+) -> None:
+    check = clip_fraction_of(tmp_path, logged, level)
+    assert not check.missing
+    assert check.violated is not holds
 
 
 def wrong_group(step: Step) -> None:
