@@ -281,8 +281,8 @@ def _undecided(case: Case, update: StoredUpdate) -> np.ndarray:
 @identity(
     "the clip acts on other ratios or other bounds than the declared ones",
     formula=(
-        "clip fraction that the trainer logs = mean over micro-batches of the share of clipped tokens; where a"
-        " sequence has one ratio, of clipped sequences"
+        "clip fraction that the trainer logs = mean over micro-batches of the share of clipped tokens;"
+        " where a sequence has one ratio, of clipped sequences"
     ),
     innocent="The trainer counts in another way: every ratio out of the bounds, say.",
     change="Check the bounds of the clip, and which log-probs the ratio is made of.",
