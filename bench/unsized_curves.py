@@ -147,7 +147,7 @@ class Tally:
         if not self.curves:
             return "-"
         low, high = clopper_pearson(self.hits, self.curves)
-        return f"{100 * self.hits / self.curves:.3g} % [{100 * low:.2g}, {100 * high:.3g}]"
+        return f"{100 * self.hits / self.curves:.3g} % [{100 * low:.3g}, {100 * high:.3g}]"
 
 
 def fit_rising(points: np.ndarray) -> np.ndarray:
