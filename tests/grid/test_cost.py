@@ -78,6 +78,22 @@ def test_a_model_that_imitates_is_estimated_from_demonstrations_cut_by_its_own_t
     assert Tokens.of(untrained).written == Tokens.of(untrained).longest == 3 * 48
 
 
+def test_an_estimate_asks_no_retriever_and_counts_no_demonstrations_of_a_data_set(tmp_path):
+    made = real_model.write(tmp_path / "qwen2")
+    dead = {"kind": "http", "url": "http://127.0.0.1:9/retrieve"}
+    told = {"model": str(made), "warmstart": {"steps": 2}}
+    own, served, asked = (
+        RunSettings.model_validate({**told, "world": world})
+        for world in (
+            {"kind": "atlas"},
+            {"kind": "atlas", "retriever": dead},
+            {"kind": "dataset", "data": "x.jsonl", "retriever": dead},
+        )
+    )
+    assert Tokens.of(served) == Tokens.of(own)
+    assert Tokens.of(asked).written == asked.world.completion_budget
+
+
 def test_the_imitation_of_a_model_costs_what_its_size_asks_for(folder):
     network = network_of(str(folder))
     steps = [

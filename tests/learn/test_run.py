@@ -278,7 +278,7 @@ def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(tm
 
 
 def test_a_run_goes_on_where_the_selection_drops_every_group_of_a_step(trained):
-    unsolvable = {"world": {"top_k": 0, "reward": "em"}, "warmstart": {"steps": 0}}
+    unsolvable = {"world": {"top_k": 0}, "warmstart": {"steps": 0}}
     changes = {"algorithm": "grpo", "slots": {"select": {"kind": "zero_var"}}, "learn": {"staleness": 0}}
     folder = trained(**merged(unsolvable, changes), iterations=2)
     assert len(rows(folder, "step")) == 2

@@ -303,7 +303,8 @@ def estimate(
         if not paces:  # which hold the evaluations
             training += cost.evaluation_seconds(settings, _network(settings), machine)
         each.append(machine.slowness * cost.START + min(training, settings.stop.seconds or math.inf))
-    warm = pace * sum(cost.warm_start_seconds(each, _network(each), machine) for each in warm_starts)
+    imitations = [cost.warm_start_seconds(start, _network(start), machine) for start in warm_starts]
+    warm = pace * sum(imitations)
     # The longest cell may come last and leave the other workers idle: never below it.
     whole = warm + max(sum(each) / count, *each)
     return Estimate(whole, count, len(paces), _size_in_words(cells), machine.is_probed)

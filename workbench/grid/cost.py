@@ -12,9 +12,8 @@ from statistics import mean
 from typing import Any
 
 from sorl.grid.machine import Machine
-from sorl.learn.warmstart import HELD_OUT
 from sorl.objective import Algorithm
-from sorl.spec import InputError, RunSettings
+from sorl.spec import InputError, RetrieverSettings, RunSettings
 from sorl.spec.files import MIB, from_json, read_text
 
 # Seconds for 64 episodes of the default world and policy, on the machine `REFERENCE`.
@@ -109,7 +108,10 @@ class Tokens:
         """Return those of the demonstrations, where a model on this machine imitates them first; else
         those of an untrained model, whose turns are all as long as they may be.
         """
-        if settings.model is not None and settings.warmstart.steps:
+        imitates = (
+            settings.model is not None and settings.warmstart.steps and settings.world.kind != "dataset"
+        )
+        if imitates:
             task = settings.model_dump_json(include={"model", "world", "warmstart", "prompt"})
             with suppress(InputError, OSError, ValueError):
                 return _of_demonstrations(task)
@@ -126,7 +128,10 @@ class Tokens:
 
 @cache
 def _of_demonstrations(task: str) -> Tokens:
-    """Count the tokens of demonstrations as a model's tokenizer cuts them; `task`: settings as JSON."""
+    """Count the tokens of demonstrations as a model's tokenizer cuts them; `task`: settings as JSON.
+
+    The world answers their searches itself, so that an estimate neither asks a server nor builds an index.
+    """
     from sorl.agent.demonstrations import demonstrations
     from sorl.agent.tokenizer import Codec
     from sorl.agent.worlds import build
@@ -135,7 +140,7 @@ def _of_demonstrations(task: str) -> Tokens:
     settings = RunSettings.model_validate_json(task)
     warm = settings.warmstart
     codec = Codec(tokenizer_of(_folder_of(str(settings.model))), settings.wording)
-    world: Any = build(settings.world)
+    world: Any = build(settings.world.model_copy(update={"retriever": RetrieverSettings()}))
     episodes = demonstrations(world, _DEMONSTRATED, warm.noise, warm.seed, codec=codec)
     written = [sum(episode.written) for episode in episodes]
     prompts = [episode.prompt_length for episode in episodes]
@@ -213,6 +218,8 @@ def rollout_seconds(
 
 def warm_start_seconds(settings: RunSettings, network: Network | None, machine: Machine) -> float:
     """Seconds of the imitation of demonstrations; of a model also those of its held-out questions."""
+    from sorl.learn.warmstart import HELD_OUT
+
     warm = settings.warmstart
     if network is None:
         return machine.slowness * (WARM_STEP + DEMONSTRATIONS) * warm.steps * warm.batch / 64

@@ -252,7 +252,7 @@ class Chunk:
         import torch
 
         for number, tensor in enumerate(self.tensors):
-            # a copy of a tensor that is not contiguous, or one whose numbers were put elsewhere
+            # The numbers were moved, or the tensor is not contiguous and this is a copy of them.
             if self._flat[number].data_ptr() != tensor.data_ptr():
                 self._flat[number] = tensor.detach().reshape(-1)
         parts = [
@@ -494,13 +494,15 @@ class Path:
         rates: list[float] = []
         for group in optimizer.param_groups:
             rate = float(group["lr"])
-            found = [(layers.get(id(parameter)), parameter.grad) for parameter in group["params"]]
-            for place in {place for place, _ in found if place is not None}:
+            for parameter in group["params"]:
+                place = layers.get(id(parameter))
+                if place is None:
+                    continue
                 highest[place] = max(highest.get(place, 0.0), rate)
-            followed = [(place, grad) for place, grad in found if place is not None and grad is not None]
-            gradients += [grad for _, grad in followed]
-            places += [place for place, _ in followed]
-            rates += [rate] * len(followed)
+                if parameter.grad is not None:
+                    gradients.append(parameter.grad)
+                    places.append(place)
+                    rates.append(rate)
         return cls(highest, places, rates, norms_apart(gradients) if gradients else ())
 
     def lengths(self, norms: Sequence[float], layers: int) -> list[float]:
@@ -512,12 +514,13 @@ class Path:
 
 
 def _together(groups: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-    """Numbers of several groups as a matrix with one row for each group: one call for all of them."""
+    """Numbers of several groups as matrices with one row, one a group: all are widened in one call."""
     import torch
 
     if not groups:
         return []
-    stacked = _wide(torch.stack(list(chain.from_iterable(groups))))
+    device = groups[0][0].device  # a model may be spread over several
+    stacked = _wide(torch.stack([number.to(device) for number in chain.from_iterable(groups)]))
     lengths = [len(group) for group in groups]
     return [part[None] for part in stacked.split(lengths)]
 
