@@ -1,0 +1,1 @@
+"""Token dumps of other trainers: a file a format, each yields the rows of a step."""
