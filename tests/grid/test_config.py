@@ -49,6 +49,14 @@ def test_a_partial_table_keeps_its_other_defaults_and_dotted_and_nested_keys_say
     assert all((cell.settings, cell.run_id) == (cells[0].settings, cells[0].run_id) for cell in cells)
 
 
+def test_a_model_keeps_the_defaults_of_its_own_warm_start_where_a_file_names_a_part_of_it(tmp_path):
+    text = '[base]\nmodel = "some/folder"\n[base.warmstart]\nsteps = 30'
+    warm = grid(tmp_path, text).cells[0].settings.warmstart
+    assert (warm.steps, warm.batch, warm.lr) == (30, 24, 5e-5)
+    assert grid(tmp_path, '[base]\nmodel = "some/folder"').cells[0].settings.warmstart.steps == 0
+    assert grid(tmp_path, "seeds = [0]").cells[0].settings.warmstart == RunSettings().warmstart
+
+
 def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path):
     text = (
         'seeds = [0, 1]\n[base]\niterations = 9\n[axes]\n"learn.staleness" = [0, 8]\nalgorithm = ["ppo",'

@@ -148,8 +148,8 @@ def load(
 def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSettings, Algorithm]:
     where = f"{path}, arm '{arm.label}'"
     try:
-        given = merge(merge(RunSettings().model_dump(), base), expand(arm.choices, where))
-        settings = RunSettings.model_validate(given)
+        named = merge(base, expand(arm.choices, where))
+        settings = RunSettings.model_validate(merge(_defaults(named), named))
     except ValidationError as error:
         raise _mistakes(error, path, f" (arm '{arm.label}')" if arm.choices else "") from None
     try:
@@ -167,6 +167,12 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     return settings, algorithm
+
+
+def _defaults(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting as it is where a file does not name it; a `model` has some of its own."""
+    model = named.get("model")
+    return (RunSettings(model=model) if isinstance(model, str) else RunSettings()).model_dump()
 
 
 def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, path: Path) -> float | str:
