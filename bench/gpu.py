@@ -398,6 +398,7 @@ class OurTrainer:
     def update(self, episodes: Episodes) -> Row:
         """One step; what it read and made, for a comparison."""
         evidence = self.learner.update(as_batch(episodes), 0, 0)
+        assert evidence.log_prob is not None  # our own trainer always tells it
         scalars = {name: values[0] for name, values in evidence.scalars.items()}
         return {
             "log_prob": evidence.log_prob[0],

@@ -215,9 +215,9 @@ def test_token_rows_keep_the_epoch_with_the_largest_gradient_next_to_the_last():
 
 def test_sampled_trajectories_hold_the_culprit_and_change_from_step_to_step():
     share = np.array([0.1, 0.2, 0.6, 0.1])
-    assert [sample(step, 2, 4, share) for step in range(3)] == [[2, 0], [2, 1], [2, 3]]
-    assert [sample(0, count, 4, share) for count in (9, 0)] == [[2, 0, 1, 3], []]
-    assert sample(3, 1, 4, None) == [3]
+    assert [sample(step, 2, range(4), share) for step in range(3)] == [[2, 0], [2, 1], [2, 3]]
+    assert [sample(0, count, range(4), share) for count in (9, 0)] == [[2, 0, 1, 3], []]
+    assert sample(3, 1, range(4), None) == [3]
 
 
 def test_group_statistics_need_groups_and_equal_rewards_have_no_spread():

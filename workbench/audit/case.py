@@ -35,6 +35,12 @@ from sorl.store.batches import StoredBatch, StoredUpdate
 GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
 # What batches without a list of it say: those of sorl's own trainer, and those of older ledgers.
 TOLD_BY_DEFAULT = frozenset({"group", "mask"})
+_UNTOLD_ARRAYS = {
+    "log_prob": "log-probs of the policy at each update",
+    "log_prob_old": "the trainer's own log-probs before the updates",
+    "advantages": "the advantages that were trained on",
+    "score": "the reward of each rollout",
+}
 BEGINS = "it begins with other weights than those that the updates before it lead to"
 
 
@@ -81,6 +87,12 @@ class Case:
         self.hold(*slots)
         if "correction" in self.told and self.own.correction.kind == "none":
             raise self.declared.lacks("algorithm")
+
+    def need_told(self, *names: str) -> None:
+        """Raise Missing where the trainer did not tell one of these arrays and another stands in for it."""
+        for name in names:
+            if name in self.stored.absent:
+                raise Missing(_UNTOLD_ARRAYS[name])
 
     def need_whole_groups(self) -> None:
         """Raise Missing where the rewards that the advantages were made of are not all here."""

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from sorl.algorithms import resolve
+from sorl.diagnosis.log import RECORDED_TRAINERS
 from sorl.diagnosis.trainers import trainers
 from sorl.diagnostics.evidence import Missing
 from sorl.learn.run import settings_of
@@ -25,7 +26,6 @@ from sorl.objective import Algorithm
 from sorl.spec import InputError, RunSettings
 
 LOSS = ("ratio", "clip", "aggregate", "correction")  # slots that make the policy's loss
-_TRAINERS = {"trl": "TRL", "verl": "verl"}  # as the ledger calls them, and trainers.toml
 OWN = "sorl"
 # Slots that a recording of these trainers does not tell, where its batches do not say which.
 _UNTOLD = (*LOSS, "advantage", "kl")
@@ -137,14 +137,14 @@ def _of_recording(folder: Path) -> Declaration:
     finished = row.get("status") == "finished"
     steps = row.get("steps")
     return Declaration(
-        trainer=_TRAINERS.get(recorder, imported_from),
+        trainer=RECORDED_TRAINERS.get(recorder, imported_from),
         config=config,
         name=str(row.get("algorithm") or ""),
         is_recorded=bool(recorder),
         epochs=_whole(learn.get("epochs", config.get("epochs"))),
         minibatches=_whole(learn.get("minibatches", config.get("minibatches"))),
         max_grad_norm=_number(policy.get("max_grad_norm", config.get("max_grad_norm"))),
-        measures_clipped_norm=recorder not in _TRAINERS,
+        measures_clipped_norm=recorder not in RECORDED_TRAINERS,
         old_log_prob=learn.get("old_log_prob", config.get("old_log_prob")),
         unfinished=None if finished or not steps else int(steps) - 1,
     )

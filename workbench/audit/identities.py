@@ -195,6 +195,7 @@ def dependence(draws: Draws, mask: np.ndarray, together: np.ndarray) -> float:
 )
 def old_log_probs(case: Case) -> Iterator[Check]:
     """Old log-probs are those of the proximal policy."""
+    case.need_told("log_prob_old")
     stored = case.stored
     kind = case.declared.old_log_prob
     if kind is None:
@@ -260,6 +261,7 @@ def values(case: Case) -> Iterator[Check]:
 )
 def advantages(case: Case) -> Iterator[Check]:
     """Advantages are made of the stored rewards, values and groups."""
+    case.need_told("advantages", "score")
     case.hold("advantage", "select", "shaping")
     case.need_whole_groups()
     made = case.loaded.estimated(case.own)
@@ -382,6 +384,7 @@ def loss(case: Case) -> Iterator[Check]:
     """The loss is that of the stored log-probs and advantages."""
     from sorl.replay.play import weigh
 
+    case.need_told("log_prob", "log_prob_old", "advantages")
     case.hold_loss(*LOSS)
     for update in case.stored.updates:
         logged = [(name, update.scalars.get(name), says) for name, says in LOSSES]

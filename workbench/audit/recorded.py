@@ -106,7 +106,7 @@ def log_prob_range(case: Case) -> Iterator[Check]:
     """Log-probs are finite and not above 0."""
     stored = case.stored
     arrays = (
-        ("old", stored.log_prob_old),
+        ("old", None if "log_prob_old" in stored.absent else stored.log_prob_old),
         ("the sampler's", stored.log_prob_behaviour),
         ("the reference's", stored.log_prob_ref),
     )
@@ -114,7 +114,7 @@ def log_prob_range(case: Case) -> Iterator[Check]:
         if log_probs is not None:
             tolerance = case.stored_nats(log_probs)
             yield case.compare(log_probs, np.minimum(log_probs, 0), stored.mask, tolerance, name)
-    for update in stored.updates:
+    for update in () if "log_prob" in stored.absent else stored.updates:
         where = trained_on(case, update)
         spread = np.zeros(stored.mask.shape)
         spread[update.rows] = np.where(where, update.log_prob, 0)
@@ -137,6 +137,7 @@ def log_prob_range(case: Case) -> Iterator[Check]:
 )
 def old_log_probs_fixed(case: Case) -> Iterator[Check]:
     """Old log-probs stay what they are while a step trains."""
+    case.need_told("log_prob", "log_prob_old")
     stored = case.stored
     if case.own.schedule != Schedule():
         raise Missing("an algorithm that keeps its old policy for a whole step")
@@ -193,6 +194,7 @@ def _has_moved(update: StoredUpdate) -> bool:
 )
 def sampled_entropy(case: Case) -> Iterator[Check]:
     """Sampled tokens are on average as likely as the policy's entropy says."""
+    case.need_told("log_prob")
     stored = case.stored
     if not stored.updates:
         return
@@ -290,6 +292,7 @@ def _undecided(case: Case, update: StoredUpdate) -> np.ndarray:
 )
 def clip_fraction(case: Case) -> Iterator[Check]:
     """The logged clip fraction is that of the stored ratios."""
+    case.need_told("log_prob", "log_prob_old")
     stored = case.stored
     if all(update.scalars.get("clip_frac") is None for update in stored.updates):
         raise case.declared.lacks("clip_frac")

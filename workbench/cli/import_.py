@@ -1,5 +1,5 @@
-"""`sorl import SOURCE`: the log of another trainer becomes a run, for the app, SQL, compare, diagnose and
-report.
+"""`sorl import SOURCE`: the log or token dump of another trainer becomes a run, for the app, SQL, compare,
+diagnose and report.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sorl.spec.names import FolderName, folder_to_write
 from sorl.store.segments import now
 
 if TYPE_CHECKING:
+    from sorl.importing.dumps.rows import Dump
     from sorl.importing.logs import Imported, Source
     from sorl.importing.mapping import NameMap
 
@@ -49,10 +50,13 @@ def import_(
     source: Path = Argument(..., metavar="SOURCE", help=_WHAT),
     name: str = Option(DEFAULT, metavar="NAME", help="The experiment that the runs are filed under."),
     follow: bool = Option(False, "--follow", help="Keep reading while the trainer writes, until Ctrl-C."),
+    tokenizer: Path | None = Option(
+        None, "--tokenizer", metavar="FOLDER", help="With tokenizer.json: the texts of a dump's tokens."
+    ),
     name_map: list[str] | None = MAP,
 ) -> None:
-    """Turn the log of another trainer into a run: the app, SQL, compare, diagnose and report
-    then work on it.
+    """Turn the log or the token dump of another trainer into a run: the app, SQL, compare, diagnose and
+    report then work on it.
     """
     from sorl.importing.mapping import NameMap
 
@@ -65,6 +69,11 @@ def import_(
         with spooled() as pasted:
             Importer(pasted, folder, mapping=mapping).look(say=True)
         return
+    if dumps := _dumps_in(source):
+        _import_dumps(dumps, folder, tokenizer, is_live=follow)
+        return
+    if tokenizer is not None:
+        raise InputError(f"'{source}' holds no token dump, so --tokenizer has nothing to decode")
     importer = Importer(source, folder, live=follow, mapping=mapping)
     if not follow:
         importer.look(say=True)
@@ -73,6 +82,35 @@ def import_(
     with suppress(KeyboardInterrupt):
         importer.follow()
     importer.end()
+
+
+def _dumps_in(source: Path) -> list[Dump]:
+    """The token dumps in a folder."""
+    if not source.is_dir():
+        return []
+    from sorl.importing.dumps.find import dumps_in
+
+    return dumps_in(source)
+
+
+def _import_dumps(dumps: list[Dump], experiment: Path, tokenizer: Path | None, *, is_live: bool) -> None:
+    """Import token dumps, and follow them if asked to."""
+    from sorl.cli.import_dumps import DumpImporter
+
+    importer = DumpImporter(dumps, experiment, tokenizer)
+    try:
+        if is_live:
+            note(f"following {', '.join(str(dump.folder) for dump in dumps)}; Ctrl-C ends it")
+            importer.follow()
+        importer.look()
+    except InputError:
+        importer.close()  # what was read until then stays
+        raise
+    if empty := importer.close():
+        first = empty[0]
+        raise InputError(
+            f"'{first.folder}' holds no step of {first.trainer} ({first.format}) that can be read"
+        )
 
 
 class Importer:

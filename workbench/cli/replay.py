@@ -132,6 +132,7 @@ def replay(
             "updates": len(stored.updates),
             "trajectories": len(stored.tokens),
             "advantage_gap": done.advantage_gap,
+            "caveats": done.caveats,
             "reasons": dict(done.reasons),
             **found,
         }
@@ -154,9 +155,11 @@ def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
     epochs = len({u.epoch for u in stored.updates})
     echo(
         f"{run}, step {stored.step}: {len(stored.updates)} updates in {epochs} epoch{'s' * (epochs != 1)} on"
-        f" {len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}; trained by"
-        f" {done.own}"
+        f" {len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}"
+        + (f"; trained by {done.own}" if done.is_own_known else "")
     )
+    for caveat in done.caveats:
+        echo(f"! {caveat}")
     if gap is not None and gap > 1e-3:
         they = f"its advantages, recomputed from the stored rewards, differ by up to {gap:.3g}"
         echo(f"! {they} from the advantages it was trained on")

@@ -112,9 +112,11 @@ def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.
     behaviour = stored.log_prob_behaviour
     trained = stored.mask
     likeliest = old if behaviour is None else np.maximum(old, behaviour)
-    if behaviour is not None:
+    if behaviour is not None and "log_prob_old" not in stored.absent:
         gap = old - behaviour
         yield "mismatch", _deviation(gap, _doubt(likeliest), trained), gap
+    if stored.absent & {"log_prob", "log_prob_old"}:
+        return
     deviation = np.zeros(old.shape)
     value = np.zeros(old.shape)
     for update in stored.updates:

@@ -52,7 +52,12 @@ EVALUATION = re.compile(r"(eval|val|test|validation)_.*(acc|reward|score|success
 PART = "reward_part_"
 
 # What the recorder calls the trainer that it runs in, and `trainers.toml`.
-_RECORDERS = {"trl": "TRL", "verl": "verl"}
+RECORDED_TRAINERS = {
+    "trl": "TRL",
+    "verl": "verl",
+    **{name: name for name in ("NeMo-RL", "prime-rl", "SkyRL", "slime")},
+    "tinker-cookbook": "tinker",
+}
 # What is read of the tables with long rows.
 COLUMNS = {
     "trajectory": (
@@ -251,7 +256,7 @@ class Log:
         if self.reading is not None:
             return self.reading.trainer
         with suppress(ValueError, LookupError, TypeError):
-            return _RECORDERS[json.loads(self.run["versions"])["trainer"]]
+            return RECORDED_TRAINERS[json.loads(self.run["versions"])["trainer"]]
         return ""
 
     @property

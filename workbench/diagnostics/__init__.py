@@ -70,7 +70,8 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
         pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
         row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
     acted = Trajectories(trained, tokens)
-    trajectories: Columns = {name: getattr(trained, name) for name in ("question", "gold", "answer", "ended")}
+    told = ("question", "gold", "answer", "ended", "rollout", "parent", "shared_tokens")
+    trajectories: Columns = {name: getattr(trained, name) for name in told}
     trajectories |= {"trajectory": np.arange(len(trained)), "prompt_group": trained.group}
     trajectories |= {"rollout_step": trained.rollout_step} | {m.name: m(acted) for m in TRAJECTORIES}
     trajectories |= {

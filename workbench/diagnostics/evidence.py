@@ -56,9 +56,9 @@ class Evidence:
     trajectory: Tensor  # (U, B) int64, -1 = padding row
     mask: Tensor  # (U, B, T) bool
     turn: Tensor  # (U, B, T) int64, 1..K where mask
-    log_prob: Tensor  # (U, B, T) at the start of the update
-    log_prob_old: Tensor  # (U, B, T)
-    advantages: Tensor  # (U, B, T)
+    log_prob: Tensor | None = None  # (U, B, T) at the start of the update
+    log_prob_old: Tensor | None = None  # (U, B, T)
+    advantages: Tensor | None = None  # (U, B, T)
     log_prob_behaviour: Tensor | None = None  # (U, B, T)
     ratio: Tensor | None = None  # (U, B, T) pooled ratio of the surrogate
     active_low: Tensor | None = None  # (U, B, T) bool, gradient stopped by the lower bound
@@ -116,7 +116,7 @@ class Rollouts:
     None: not known.
     """
 
-    reward: np.ndarray
+    reward: np.ndarray | None
     group: np.ndarray  # prompt group
     rollout_step: np.ndarray  # iteration whose policy sampled the trajectory
     success: np.ndarray | None = None  # bool
@@ -134,6 +134,11 @@ class Rollouts:
     gold: Sequence[str] | None = None
     answer: Sequence[str | None] | None = None
     ended: Sequence[str] | None = None
+    # Of rollouts with several training rows: the rollout of each row, the row that it branches off (masked:
+    # none), and how many tokens at its beginning are those of that row.
+    rollout: np.ndarray | None = None
+    parent: np.ndarray | None = None
+    shared_tokens: np.ndarray | None = None
     # Per turn, None where no retriever was asked; empty where the sampler does not say.
     retrieval_status: Sequence[Sequence[str | None]] = ()  # found, empty or failed
     retrieval_seconds: Sequence[Sequence[float | None]] = ()
@@ -167,7 +172,7 @@ class Rollouts:
         )
 
     def __len__(self) -> int:
-        return len(self.reward)
+        return len(self.group)
 
     @cached_property
     def repetition(self) -> np.ndarray | None:

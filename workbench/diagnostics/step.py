@@ -87,7 +87,8 @@ class StepView:
         """Return the mean over prompt groups of `of` their indices; None when every prompt is
         sampled once.
         """
-        return _mean(np.array([of(part) for part in self.groups]))
+        values = [of(part) for part in self.groups]
+        return _mean(np.array([value for value in values if value is not np.ma.masked]))
 
     def asked(self, name: str) -> list[Any]:
         """Return a fact of every search that a retriever was asked for: retrieval_status or

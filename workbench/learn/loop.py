@@ -21,7 +21,7 @@ from sorl.agent.tokenizer import Sentences, Spans
 from sorl.agent.worlds import build
 from sorl.algorithms import resolve
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
 from sorl.diagnostics.rules import Event
 from sorl.learn import checkpoint, checks, faults, networks
 from sorl.learn.blackbox import Packer
@@ -207,7 +207,8 @@ class Trainer:
                     self.pulse.count(len(done) + 1)
                     minibatch = part.rows(rows).trimmed()
                     done.append(self.learner.update(minibatch, epoch, rollout_step))
-                    moves.append(((done[-1].log_prob - done[-1].log_prob_old)[0], minibatch.mask))
+                    seen = Known(done[-1])
+                    moves.append(((seen.log_prob - seen.log_prob_old)[0], minibatch.mask))
                     if done[-1].scalars["non_finite"][0] or self.learner.skipped:
                         return done
                 if early_stop.reached(moves):

@@ -114,7 +114,7 @@ class Recorder:
         trained = evidence.trained or evidence.rollouts
         tables: dict[str, Mapping[str, Any]] = vars(measured) | {"turn": turns}
         if rows := sample(
-            step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"]
+            step, self.settings.record.tokens, with_tokens(trained), measured.trajectory["gradient_share"]
         ):
             tables |= {"token": token_rows(rows, trained, evidence.updates, self.decode)}
         self._write(step, {table: columns for table, columns in tables.items() if columns})
@@ -219,14 +219,22 @@ class Recorder:
         return events
 
 
-def sample(step: int, count: int, n: int, gradient_share: np.ndarray | None) -> list[int]:
-    """`count` of `n` trajectories: the one with the largest share of the gradient, and others in turn, step
-    by step.
+def with_tokens(rollouts: Rollouts) -> Sequence[int]:
+    """Trajectories of which a token could be kept: all of them, but for those whose tokens were left out."""
+    if rollouts.tokens is None:
+        return range(len(rollouts))
+    return [number for number, ids in enumerate(rollouts.tokens) if len(ids)]
+
+
+def sample(step: int, count: int, candidates: Sequence[int], gradient_share: np.ndarray | None) -> list[int]:
+    """`count` of the candidate trajectories: the one with the largest share of the gradient, and others in
+    turn, step by step.
     """
+    n = len(candidates)
     if count <= 0 or n == 0:
         return []
     culprit = [] if gradient_share is None else [int(np.argmax(np.ma.filled(gradient_share, -1.0)))]
-    others = [(step * max(1, count - 1) + j) % n for j in range(n)]
+    others = [candidates[(step * max(1, count - 1) + j) % n] for j in range(n)]
     return [*culprit, *[i for i in others if i not in culprit]][:count]
 
 
@@ -264,7 +272,9 @@ def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str
         }
 
     def columns(seen: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
-        moved = {**seen, "log_ratio": seen["log_prob"] - seen["log_prob_old"]}
+        moved = dict(seen)
+        if "log_prob" in seen and "log_prob_old" in seen:
+            moved["log_ratio"] = seen["log_prob"] - seen["log_prob_old"]
         masked = {
             name: np.ma.array(moved[name], mask=~seen["mask"])
             for name in (*names, "log_ratio")

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -29,6 +30,7 @@ from sorl.batch import pool, spread, turn_ids
 from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint, stretches
 from sorl.diagnostics.rules import Event
 from sorl.diagnostics.tokens import CLAMP
+from sorl.recording.branches import find_branches, merge_rows
 from sorl.recording.ledger import AVERAGED, PARTS, SUMMED, TERMS, TOKENS, decode
 from sorl.recording.recorder import Recorder
 from sorl.recording.witness import as_columns, row_checksum, total_checksum, trained_rows
@@ -36,7 +38,6 @@ from sorl.spec import BatchesSettings, LearnSettings, RecordSettings, RunSetting
 
 RANKS_WAIT = 60.0  # seconds for the rows of a rank; without them the step is measured as it is, with an event
 DETAIL = ("trajectory", "turn", "token")  # tables with many rows a step, which `every` thins out
-NEEDED = ("mask", "log_prob", "log_prob_old", "advantages")
 # What the black box holds once for all updates of a step.
 CONSTANT = (
     "mask",
@@ -65,6 +66,8 @@ TOLD_OF_UPDATES = ("group", "turn", "correction", "gradient_weight", "entropy")
 FLAGS = ("active_low", "active_high", "out_of_range", "dual", "corrected")
 
 Message = tuple[int, dict[str, Any], dict[str, np.ndarray]]  # the rank that sent it, what it says, arrays
+# The first trajectory of the rank that sent a part of an update, what it says, arrays.
+Part = tuple[int, dict[str, Any], dict[str, np.ndarray]]
 log = logging.getLogger("sorl.recording")
 
 
@@ -195,9 +198,10 @@ class Scribe:
             return
         # how many episodes and how large a group a score stands for, and what came before
         if self.steps == 0:
-            groups = np.unique(joined.rollouts.group, return_counts=True)[1]
+            rollouts = joined.merged or joined.rollouts
+            groups = np.unique(rollouts.group, return_counts=True)[1]
             self.recorder.group = int(groups.max(initial=1))
-            self.recorder.episodes = None if joined.rollouts.success is None else len(joined.rollouts)
+            self.recorder.episodes = None if rollouts.success is None else len(rollouts)
             seen = {row["step"]: row for row in self._history if row["step"] < step}
             self.recorder.replay([seen[number] for number in sorted(seen)])
         if missing:
@@ -274,13 +278,13 @@ class Joined:
         self.n = 0
         for rank, _, arrays in self.calls:
             first.setdefault(rank, self.n)
-            self.n += len(arrays["reward"])
+            self.n += _count(arrays)
         self.told: dict[int, list[Message]] = defaultdict(list)  # of each update
         for message in [] if self.lost else _of(messages, "update"):
             self.told[message[1]["update"]].append(message)
         # The parts of each update as (first trajectory of the rank, meta, arrays), in order of ranks.
         parts = (
-            [(first[r], m, x) for r, m, x in self.told[u] if r in first and "log_prob" in x]
+            [(first[r], m, x) for r, m, x in self.told[u] if r in first and "mask" in x]
             for u in sorted(self.told)
         )
         self.parts = [part for part in parts if part]
@@ -293,6 +297,7 @@ class Joined:
         self.length = self.offset + np.array([len(x) for x in self.responses or self.masks], dtype=np.int64)
         self.width = int(self.length.max(initial=1))
         self.rollouts = self._rollouts()
+        self.merged = self._merged()
         self.updates = [self._update(parts) for parts in self.parts]
         self.seen = Evidence.stack(self.updates) if self.updates else None
 
@@ -311,11 +316,7 @@ class Joined:
         for *_, arrays in self.calls:
             if name not in arrays:
                 return None
-            rows += (
-                np.split(arrays[name], np.cumsum(arrays[f"{name}.length"])[:-1])
-                if len(arrays["reward"])
-                else []
-            )
+            rows += np.split(arrays[name], np.cumsum(arrays[f"{name}.length"])[:-1]) if _count(arrays) else []
         return rows
 
     def _masks(self) -> list[np.ndarray]:
@@ -332,13 +333,13 @@ class Joined:
 
     def _rollouts(self) -> Rollouts:
         told = {name: self._told(name) for name in ROLLOUTS}
-        reward = np.asarray(told["reward"], dtype=np.float64)
+        reward = self._reward(told["reward"])
         success = told["success"]
         group = told["group"]
         status, answer, ended, sampled = (
             told[name] for name in ("status", "answer", "ended", "rollout_step")
         )
-        if success is None and self.n and np.isin(reward, (0.0, 1.0)).all():
+        if success is None and self.n and reward is not None and np.isin(reward, (0.0, 1.0)).all():
             success = reward
         if group is None:
             group = np.arange(self.n)
@@ -386,42 +387,48 @@ class Joined:
             **known,
         )
 
-    def _update(self, parts: Sequence[tuple[int, dict[str, Any], dict[str, np.ndarray]]]) -> Evidence:
+    def _reward(self, told: np.ndarray | None) -> np.ndarray | None:
+        """Rewards, masked where a trainer did not say one; None where it said none."""
+        if told is None:
+            return None
+        reward = np.asarray(told, dtype=np.float64)
+        known = self._told("reward_known")
+        return reward if known is None else np.ma.array(reward, mask=~known)
+
+    def _merged(self) -> Rollouts | None:
+        """One entry a rollout, where several rows are of one; None where each row is a rollout."""
+        rollout = self._told("rollout")
+        if rollout is None or self.responses is None:
+            return None
+        prompts = self.prompts or [np.zeros(0, np.int32)] * self.n
+        tokens = [np.concatenate(row) for row in zip(prompts, self.responses, strict=True)]
+        branches = find_branches(rollout, tokens)
+        if not branches.has_several_rows:
+            return None
+        merged = merge_rows(self.rollouts, branches, self.masks, self.offset)
+        parent = np.ma.array(branches.parent, mask=branches.parent < 0)
+        self.rollouts = replace(
+            self.rollouts,
+            rollout=branches.rollout,
+            parent=parent,
+            shared_tokens=branches.shared_tokens,
+        )
+        return merged
+
+    def _update(self, parts: Sequence[Part]) -> Evidence:
         """One update as evidence (1, B, T); what one part lacks is not known of the update."""
         trajectory = np.concatenate([first + arrays["trajectory"] for first, _, arrays in parts])
-        places = []
-        start = 0
-        for first, _, arrays in parts:  # only what the policy wrote is kept: elsewhere nothing is defined
-            row, position = arrays["mask"].nonzero()
-            places.append(
-                (start + row, position + self.offset[first + arrays["trajectory"]][row], row, position)
-            )
-            start += len(arrays["mask"])
-
-        def whole(name: str, kind: Any = None) -> Any:
-            if not all(name in arrays for _, _, arrays in parts):
-                return None
-            kind = kind or np.result_type(*(arrays[name] for _, _, arrays in parts))
-            out = np.zeros((start, self.width), dtype=kind)
-            for (_, _, arrays), (at, column, row, position) in zip(parts, places, strict=True):
-                x = arrays[name]
-                out[at, column] = x[row] if x.ndim == 1 else x[row, position]
-            return torch.from_numpy(out)
-
-        mask, log_prob, old, advantages = map(whole, NEEDED)
-        told = whole("turn", np.int64)
+        joined = JoinedParts(parts, self.offset, self.width)
+        tensors: dict[str, Any] = {name: joined.tensor(name) for name in ("advantages", *TOKENS)}
+        tensors |= {name: joined.tensor(name, bool if name in FLAGS else None) for name in TERMS}
+        mask = joined.need("mask")
+        told = joined.tensor("turn", np.int64)
         turn = turn_ids(mask) if told is None else told
-        seen = {name: whole(name) for name in TOKENS if name not in ("log_prob", "log_prob_old")}
-        terms = {name: whole(name, bool if name in FLAGS else None) for name in TERMS}
-        if self.opened["clip"] is not None and terms["ratio"] is None:
-            terms |= clipped(self.opened["clip"], log_prob - old, advantages, mask, turn)
-            if terms["gradient_weight"] is None and self.opened["clip"]["stops"]:
-                stopped = terms["active_low"] | terms["active_high"] | terms["dual"]
-                free = torch.where(stopped, 0, terms["ratio"] * advantages)
-                terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
+        if self.opened["clip"] is not None and tensors["ratio"] is None:
+            tensors |= clip_terms(self.opened["clip"], tensors, mask, turn)
         scalars = _scalars(self.told[parts[0][1]["update"]])
-        if "stabiliser_ratio" in scalars and terms["factor"] is not None:
-            scalars["stabiliser_factor"] = float(terms["factor"][mask].mean()) if mask.any() else 1.0
+        if "stabiliser_ratio" in scalars and tensors["factor"] is not None:
+            scalars["stabiliser_factor"] = float(tensors["factor"][mask].mean()) if mask.any() else 1.0
         age = round(float(self.rollouts.rollout_step[trajectory].mean())) if len(trajectory) else self.step
         return Evidence(
             epoch=torch.tensor([parts[0][1]["epoch"]]),
@@ -429,11 +436,8 @@ class Joined:
             trajectory=torch.from_numpy(trajectory)[None],
             mask=mask[None],
             turn=turn[None],
-            log_prob=log_prob[None],
-            log_prob_old=old[None],
-            advantages=advantages[None].expand_as(log_prob[None]).clone(),
             scalars={name: [value] for name, value in scalars.items()},
-            **{name: None if x is None else x[None] for name, x in (seen | terms).items()},
+            **{name: None if x is None else x[None] for name, x in tensors.items()},
         )
 
     def evidence(self) -> StepEvidence:
@@ -442,7 +446,9 @@ class Joined:
         parts = [x.tobytes() for x in (*(self.responses or ()), *self.masks)]
         tokens = sum(int(update.mask.sum()) for update in self.updates)
         digest = fingerprint(*parts) if trained else None
-        return StepEvidence(self.rollouts, self.seen, None, self.seconds, tokens, batch_hash=digest)
+        if self.merged is None:
+            return StepEvidence(self.rollouts, self.seen, None, self.seconds, tokens, batch_hash=digest)
+        return StepEvidence(self.merged, self.seen, self.rollouts, self.seconds, tokens, batch_hash=digest)
 
     def witnessed(self) -> dict[str, Any]:
         """Checksums of the trajectories that were trained on, as sampled and as trained; None: not known."""
@@ -481,7 +487,15 @@ class Joined:
             self.seen.trajectory.numpy()[real], return_index=True, return_inverse=True
         )
         # (R, T)
-        told = {name: x.numpy()[real] for name in CONSTANT if (x := getattr(self.seen, name)) is not None}
+        told = {
+            name: x.numpy()[real]
+            for name in (*CONSTANT, "log_prob")
+            if (x := getattr(self.seen, name)) is not None
+        }
+        absent = fill_in(told)
+        if "log_prob" not in told:
+            return None
+        log_prob = told.pop("log_prob")
         place = np.arange(self.width)
         ids = np.zeros((len(trained), self.width), dtype=np.int32)
         for row, i in enumerate(trained):
@@ -492,10 +506,10 @@ class Joined:
             "length": self.length[trained].astype(np.int32),
             "group": self.rollouts.group[trained].astype(np.int32),
             "trajectory": trained.astype(np.int32),
-            "score": self.rollouts.reward[trained],
+            "score": self._scores()[trained],
             "update.size": real.sum(1).astype(np.int32),
             "update.rows": at.astype(np.int32),
-            "update.log_prob": self.seen.log_prob.numpy()[real],
+            "update.log_prob": log_prob,
         }
         # As the first update on the trajectory has it.
         arrays |= {"values" if name == "values_old" else name: x[first] for name, x in told.items()}
@@ -506,15 +520,10 @@ class Joined:
         own = ("mask", "advantages", "log_prob_old")
         if not all(np.array_equal(told[name], arrays[name][at]) for name in own):
             arrays |= {f"update.{name}": told[name] for name in own}
-        described = [
-            {
-                "epoch": int(update.epoch),
-                "rollout_step": int(update.rollout_step),
-                "passes": [len(a["mask"]) for _, _, a in parts],
-                "scalars": _stored_scalars(update),
-            }
-            for update, parts in zip(self.updates, self.parts, strict=True)
-        ]
+        return arrays, self._meta_of_batch(trained, absent)
+
+    def _meta_of_batch(self, trained: np.ndarray, absent: list[str]) -> dict[str, Any]:
+        """What the black box says of a batch beside its arrays; `absent` are arrays that are stand-ins."""
         meta: dict[str, Any] = {
             "algorithm": self.opened["replay_as"],
             "undeclared": self.opened.get("undeclared", []),
@@ -524,11 +533,31 @@ class Joined:
             "temperature": self.opened["temperature"],
             "learn": LearnSettings().model_dump(mode="json"),
             "compute": {},
-            "updates": described,
+            "updates": [self._described(*update) for update in zip(self.updates, self.parts, strict=True)],
         }
+        if self.rollouts.reward is None or np.ma.getmaskarray(self.rollouts.reward)[trained].any():
+            absent = [*absent, "score"]
+        if absent:
+            meta["absent"] = absent
         if (turns := self._told("turns")) is not None:
             meta["turns"] = turns[trained].tolist()
-        return arrays, meta
+        return meta
+
+    @staticmethod
+    def _described(update: Evidence, parts: Sequence[Part]) -> dict[str, Any]:
+        """An update as the black box describes it."""
+        return {
+            "epoch": int(update.epoch),
+            "rollout_step": int(update.rollout_step),
+            "passes": [len(arrays["mask"]) for _, _, arrays in parts],
+            "scalars": _stored_scalars(update),
+        }
+
+    def _scores(self) -> np.ndarray:
+        """Rewards as the black box has them; NaN where the trainer said none."""
+        if self.rollouts.reward is None:
+            return np.full(self.n, np.nan)
+        return np.ma.filled(self.rollouts.reward, np.nan)
 
     def _sampled_mask(self, trained: np.ndarray) -> np.ndarray:
         """Where the policy wrote, as the rollouts say it, of the trajectories that were trained on."""
@@ -559,12 +588,85 @@ class Joined:
         return sorted({*of_rollouts, *of_updates})
 
 
+def fill_in(tensors: dict[str, np.ndarray]) -> list[str]:
+    """Put stand-ins for what a batch must have and the trainer did not tell; returns their names.
+
+    Before the first update the policy is the old policy, and the old policy is the sampler's if nothing is
+    stale. A replay on stand-ins says so, and no audit holds them against a run.
+    """
+    stand_ins = {"log_prob_old": "log_prob_behaviour", "log_prob": "log_prob_old"}
+    absent = []
+    for name, other in stand_ins.items():
+        if name not in tensors and other in tensors:
+            tensors[name] = tensors[other]
+            absent.append(name)
+    if "advantages" not in tensors and "log_prob" in tensors:
+        tensors["advantages"] = np.zeros_like(tensors["log_prob"])
+        absent.append("advantages")
+    return absent
+
+
+def _count(arrays: Mapping[str, np.ndarray]) -> int:
+    """How many trajectories a call speaks of."""
+    return len(arrays["reward"] if "reward" in arrays else arrays["group"])
+
+
 def _stored_scalars(update: Evidence) -> dict[str, float | None]:
     """The scalars of an update as the black box has them, with the mean entropy of its tokens."""
     scalars = {name: values[0] for name, values in update.scalars.items()}
     if update.entropy is not None and bool(update.mask.any()):
         scalars["entropy"] = float(update.entropy[update.mask].double().mean())
     return scalars
+
+
+class JoinedParts:
+    """The parts of an update as one batch (b, T) of full width, prompts included.
+
+    Only what the policy wrote is kept: elsewhere nothing is defined.
+    """
+
+    def __init__(self, parts: Sequence[Part], offset: np.ndarray, width: int) -> None:
+        self._parts = parts
+        self._width = width
+        self._rows = 0
+        self._places: list[tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]] = []  # to, from
+        for first, _, arrays in parts:
+            row, position = arrays["mask"].nonzero()
+            start = offset[first + arrays["trajectory"]][row]
+            self._places.append(((self._rows + row, position + start), (row, position)))
+            self._rows += len(arrays["mask"])
+
+    def tensor(self, name: str, kind: Any = None) -> Tensor | None:
+        """One of their arrays; None where a part lacks it."""
+        if not all(name in arrays for _, _, arrays in self._parts):
+            return None
+        found = [arrays[name] for _, _, arrays in self._parts]
+        out = np.zeros((self._rows, self._width), dtype=kind or np.result_type(*found))
+        for x, (to, origin) in zip(found, self._places, strict=True):
+            out[to] = x[origin[0]] if x.ndim == 1 else x[origin]
+        return torch.from_numpy(out)
+
+    def need(self, name: str) -> Tensor:
+        """One that every part has."""
+        found = self.tensor(name)
+        if found is None:
+            raise ValueError(f"{name} is missing")
+        return found
+
+
+def clip_terms(
+    clip: Mapping[str, Any], tensors: Mapping[str, Any], mask: Tensor, turn: Tensor
+) -> dict[str, Any]:
+    """What PPO's clip did, by the names of TERMS; nothing where log-probs or advantages are not known."""
+    log_prob, old, advantages = (tensors[name] for name in ("log_prob", "log_prob_old", "advantages"))
+    if log_prob is None or old is None or advantages is None:
+        return {}
+    terms = clipped(clip, log_prob - old, advantages, mask, turn)
+    if tensors["gradient_weight"] is None and clip["stops"]:
+        stopped = terms["active_low"] | terms["active_high"] | terms["dual"]
+        free = torch.where(stopped, 0, terms["ratio"] * advantages)
+        terms["gradient_weight"] = -free / mask.sum().clamp(min=1)
+    return terms
 
 
 def clipped(

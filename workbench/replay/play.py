@@ -109,10 +109,12 @@ class Loaded:
         return None if array is None else torch.from_numpy(array).to(self.dtype)
 
 
-def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch) -> str:
+def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch, is_unscored: bool = False) -> str:
     """Return why the batch of a run of `own` does not say what `algorithm` would have done; empty where it
-    does.
+    does. `is_unscored`: rewards are not known.
     """
+    if is_unscored:
+        return "it makes advantages of rewards, and this run has none"
     if algorithm.schedule != own.schedule:
         one = algorithm if algorithm.schedule != Schedule() else own
         return (
@@ -158,7 +160,9 @@ def play(
         )
     loaded = Loaded(stored, algorithms[own], dtype)
     reasons = {
-        label: unanswerable(a, loaded.own, loaded.batch) for label, a in algorithms.items() if label != own
+        label: unanswerable(a, loaded.own, loaded.batch, "score" in stored.absent)
+        for label, a in algorithms.items()
+        if label != own
     }
     played: list[Played] = []
     kept: dict[tuple[str, int], Columns] = {}
@@ -176,7 +180,11 @@ def play(
                 here = tokens["trajectory"] == trajectory
                 kept[label, update.index] = {name: x[here] for name, x in tokens.items()}
     gap = None
-    if all(update.mask is None for update in stored.updates):  # 0 but for rounding, unless something broke
+    is_known = not stored.absent & {"score", "advantages"} and "advantage" not in stored.meta.get(
+        "undeclared", ()
+    )
+    # 0 but for rounding, unless something broke
+    if is_known and all(update.mask is None for update in stored.updates):
         made = loaded.estimated(loaded.own)
         seen = loaded.trained
         apart = (made.need("advantages") - seen.need("advantages")).abs()

@@ -39,7 +39,30 @@ class Replay:
     advantage_gap: float | None  # max |A re-estimated - A trained on| of the algorithm that ran
     tokens: Mapping[tuple[str, int], Columns]  # of the requested trajectory, by label and update
 
+    @property
+    def is_own_known(self) -> bool:
+        """Whether the algorithm that ran is known, and is not only a stand-in."""
+        return "ratio" not in self.stored.meta.get("undeclared", ())
 
+    @property
+    def caveats(self) -> list[str]:
+        """What the trainer did not tell, and what the answers take in its place."""
+        absent = self.stored.absent
+        told = [sentence for name, sentence in _STAND_INS.items() if name in absent]
+        if not self.is_own_known:
+            told.append(f"The trainer's algorithm is not known; {self.own} stands first in its place.")
+        return told
+
+
+_STAND_INS = {
+    "log_prob": (
+        "The log-probs of the policy at its updates are not known: every algorithm answers for the first"
+        " update, before the weights move."
+    ),
+    "log_prob_old": "The trainer's old log-probs are not known: those of the sampler stand in for them.",
+    "advantages": "The advantages that were trained on are not known.",
+    "score": "The rewards are not known, so no algorithm can make its own advantages.",
+}
 _WHO = (
     Column(
         "algorithm", "VARCHAR", "Name of the algorithm, or of the variant; the one that ran stands first."

@@ -158,6 +158,15 @@ TABLES: tuple[Table, ...] = (
             _TRAJECTORY,
             Column("prompt_group", "BIGINT", "Prompt group, inside which group-relative advantages compare."),
             Column("rollout_step", "BIGINT", "Iteration whose policy sampled the trajectory."),
+            Column(
+                "rollout",
+                "BIGINT",
+                "Rollout that it is a training row of; NULL where every rollout has one row.",
+            ),
+            Column(
+                "parent", "BIGINT", "Trajectory of the same rollout that it branches off; NULL without one."
+            ),
+            Column("shared_tokens", "BIGINT", "Tokens at its beginning that are those of its parent."),
             Column("question", "VARCHAR", "The question, as the policy read it."),
             Column("gold", "VARCHAR", "The expected answer."),
             Column("answer", "VARCHAR", "The answer that the policy gave; NULL without one."),

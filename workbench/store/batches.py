@@ -66,8 +66,9 @@ class StoredBatch:
 
     `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, completion_budget,
     and model (the architecture) where weights are stored. Of another trainer's run: told (what the trainer
-    handed over), undeclared (slots of the algorithm that are a guess), group_rollouts (how many rollouts the
-    group of each row has) and turns (how many each row took, if the trainer counts them).
+    handed over), absent (arrays that stand in for what it did not), undeclared (slots of the algorithm that
+    are a guess), group_rollouts (how many rollouts the group of each row has) and turns (how many each row
+    took, if the trainer counts them).
     `texts` are those of token ids: escape them before showing them. `mask_sampled` is the loss mask before
     the selection in every batch that is read, `weights` those of its start.
     """
@@ -109,6 +110,11 @@ class StoredBatch:
     meta: Mapping[str, Any]
     texts: Mapping[int, str] = field(default_factory=dict, repr=False)
     weights: Mapping[str, ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Arrays that stand in for what was not told: log_prob, log_prob_old, advantages, score."""
+        return frozenset(map(str, self.meta.get("absent", ())))
 
     @property
     def turn(self) -> ndarray:

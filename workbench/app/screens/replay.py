@@ -106,6 +106,8 @@ def replay(store: Store) -> None:
     page.answer(headline(answer, algorithms))
     st.html(table_html(*summary(answer, algorithms), "sorl-figures sorl-replay"))
     note(logged(answer))
+    for caveat in answer["caveats"]:
+        say(caveat)
     if said := impossible(core["reasons"] | answer["reasons"]):
         note(said)
     gap = answer["advantage_gap"]

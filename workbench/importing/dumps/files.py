@@ -30,6 +30,16 @@ SETTLED_SECONDS = 10.0  # a file that has not changed for so long is taken for c
 LONGEST_LINE = 512 * 2**20  # bytes
 
 
+class RefusedError(InputError):
+    """A file that is whole, and holds other classes than tensors and plain values."""
+
+    def __init__(self, file: Path, refused: str) -> None:
+        super().__init__(
+            f"'{file}' holds {refused}, which is more than tensors and plain values, and is not opened"
+        )
+        self.refused = refused
+
+
 def is_settled(file: Path, later: bool) -> bool:
     """Whether a file is complete: a `later` one exists, or it has not changed for SETTLED_SECONDS."""
     return later or time.time() - file.stat().st_mtime > SETTLED_SECONDS
@@ -41,7 +51,7 @@ def numbered(folder: Path, pattern: str) -> dict[int, Path]:
     found = {}
     for file in folder.glob(pattern.replace("{}", "*")):
         digits = file.name[len(before) : len(file.name) - len(after)]
-        if digits.isdigit():
+        if digits.isdecimal():
             found[int(digits)] = file
     return dict(sorted(found.items()))
 
@@ -69,6 +79,15 @@ def json_objects(file: Path, stream: IO[bytes] | None = None) -> Iterator[dict[s
             yield row
 
 
+def ends_within_line(file: Path) -> bool:
+    """Whether a file of lines was cut off, or is being written: its last line has no end."""
+    with file.open("rb") as handle:
+        if not handle.seek(0, 2):
+            return False
+        handle.seek(-1, 2)
+        return handle.read(1) != b"\n"
+
+
 def decoded(line: bytes) -> Any:
     """The value of a line of JSON; orjson reads it several times as fast where it is installed."""
     try:
@@ -81,16 +100,18 @@ def decoded(line: bytes) -> Any:
         return json.loads(line)
 
 
-def load_tensors(file: Path) -> Any:
-    """What `torch.save` wrote, tensors on the CPU. Code in it is never run: other classes are refused."""
+def load_tensors(file: Path, stream: IO[bytes] | None = None) -> Any:
+    """What `torch.save` wrote, tensors on the CPU. Code in it is never run: other classes are refused.
+
+    `stream`: bytes that `torch.save` wrote into a part of `file`.
+    """
     import torch
 
     try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=False)
+        return torch.load(stream or file, map_location="cpu", weights_only=True, mmap=False)
     except pickle.UnpicklingError as error:
         refused = str(error).split("GLOBAL ")[1].split(" ")[0] if "GLOBAL " in str(error) else "an object"
-        problem = f"'{file}' holds {refused}, which is more than tensors and plain values, and is not opened"
-        raise InputError(problem) from None
+        raise RefusedError(file, refused) from None
     except _DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"'{file}' cannot be read: {reason}") from None
@@ -115,16 +136,23 @@ def flags(values: Any, what: str, file: Path) -> np.ndarray:
 
 
 def _array(values: Any, kind: Any, what: str, file: Path) -> np.ndarray:
-    numpy = getattr(values, "numpy", None)  # of a tensor
     try:
-        if numpy is not None:
-            values = values.float().numpy() if values.is_floating_point() else numpy()
+        if hasattr(values, "untyped_storage"):
+            values = of_tensor(values)
         made = np.asarray(values, dtype=kind)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError):
         raise InputError(f"'{file}': {what} is no list of numbers") from None
     if made.ndim != 1:
         raise InputError(f"'{file}': {what} has {made.ndim} axes, and one was expected")
     return made
+
+
+def of_tensor(tensor: Any) -> np.ndarray:
+    """The values of a tensor. Raises ValueError for one that claims more of them than its file holds."""
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise ValueError
+    plain = tensor.detach()
+    return (plain.float() if plain.is_floating_point() else plain).numpy()
 
 
 def one_length(arrays: dict[str, np.ndarray], file: Path, row: int) -> None:

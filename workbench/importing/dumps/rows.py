@@ -51,6 +51,7 @@ class Row:
     answer: str | None = None
     ended: str | None = None  # answer, max_turns or max_tokens
     is_measured: bool = True  # False: sampling left out its tokens; reward, group and versions are kept
+    turn_lengths: Sequence[int] | None = None  # tokens that each turn wrote, where the dump has no tokens
 
     def __post_init__(self) -> None:
         """Raise ValueError where lengths do not fit each other, or a column is none of COLUMNS."""
@@ -83,6 +84,7 @@ class Row:
             answer=self.answer,
             ended=self.ended,
             is_measured=False,
+            turn_lengths=self.turn_lengths,
         )
 
 
@@ -112,6 +114,23 @@ class Coverage:
         """Count trained tokens whose rollout was found."""
         self.tokens += tokens
         self.joined += tokens
+
+    def add(self, other: Coverage) -> None:
+        """Add the counts of another step."""
+        self.tokens += other.tokens
+        self.joined += other.joined
+        for reason, tokens in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + tokens
+
+    def sentences(self) -> list[str]:
+        """How many trained tokens found their rollout, and why the rest did not; none without a count."""
+        if not self.tokens:
+            return []
+        share = f"{100 * self.joined / self.tokens:.1f} % of trained tokens joined to a rollout"
+        if not self.reasons:
+            return [f"{share}."]
+        rest = ", ".join(f"{tokens:,} {reason}" for reason, tokens in self.reasons.items())
+        return [f"{share}; the rest: {rest}."]
 
 
 @dataclass
@@ -155,9 +174,9 @@ class Dump(ABC):
     def __init__(self, folder: Path, sampler: Sampler) -> None:
         self.folder = folder
         self.sampler = sampler
-        self.notes: dict[
-            str, None
-        ] = {}  # sentences about what the dump lacks, or what was assumed; no doubles
+        # Sentences about what the dump lacks, or what was assumed; no doubles.
+        self.notes: dict[str, None] = {}
+        self._counts: dict[str, int] = {}  # that are in these sentences
 
     @classmethod
     @abstractmethod
@@ -186,3 +205,11 @@ class Dump(ABC):
     def note(self, sentence: str) -> None:
         """Remember a sentence for the reader of the import, once."""
         self.notes[sentence] = None
+
+    def note_count(self, sentence: str, count: int) -> None:
+        """Remember a sentence with a `{}` in it, where the counts of all steps add up."""
+        before = self._counts.get(sentence, 0)
+        self.notes.pop(sentence.format(before), None)
+        self._counts[sentence] = before + count
+        if before + count:
+            self.note(sentence.format(before + count))
