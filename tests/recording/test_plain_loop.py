@@ -1,6 +1,5 @@
 """The example of the documentation runs, and its rows are those of its own loop."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import plain_loop, prime_rl
+from examples import plain_loop
 from tests.recording.local import Local, read
 
 ROOT = Path(__file__).parents[2]
@@ -61,40 +60,6 @@ def test_the_page_shows_calls_that_exist():
     names = set(re.findall(r"ledger\.(\w+)\(", text))
     assert names >= {"rollouts", "update", "end"}
     assert all(hasattr(Local, name) for name in names)
-
-
-def test_the_token_export_of_prime_rl_becomes_a_ledger(tmp_path, monkeypatch):
-    monkeypatch.setattr(prime_rl, "Ledger", Local)
-    row = {
-        "token_ids": [5, 6, 7, 8],
-        "loss_mask": [False, True, False, True],
-        "advantages": [0.5] * 4,
-        "rewards": [1.0] * 4,
-        "inference_logprobs": [0.0, -1.0, 0.0, -2.0],
-        "trainer_logprobs": [0.0, -0.5, 0.0, -2.0],
-        "entropy": [0.0, 1.0, 0.0, 3.0],
-        "importance_ratio": [1.0, math.exp(0.5), 1.0, 1.0],
-        "is_masked_low": [False] * 4,
-        "is_masked_high": [False, True, False, False],
-    }
-    short = row | {name: values[:2] for name, values in row.items()} | {"rewards": [0.0, 0.0]}
-    for step in (2, 10):
-        folder = tmp_path / "token_exports" / f"step_{step}"
-        folder.mkdir(parents=True)
-        for rank, told in enumerate((row, short)):
-            (folder / f"rank_{rank}.jsonl").write_text(json.dumps(told) + "\n")
-    folder = prime_rl.main(tmp_path, tmp_path / "runs")
-    rows = read(folder, "minibatch")
-    assert [row["step"] for row in rows] == [2, 10]
-    assert (rows[0]["tokens"], rows[0]["clip_frac"]) == (3, pytest.approx(2 / 3))
-    assert rows[0]["ratio_max"] == pytest.approx(math.exp(0.5))
-    assert rows[0]["entropy"] == pytest.approx(5 / 3)
-    assert [(row["trajectory"], row["turn_index"]) for row in read(folder, "turn")] == [
-        (0, 1),
-        (0, 2),
-        (1, 1),
-    ] * 2
-    assert read(folder, "step")[0]["success"] == 0.5
 
 
 def test_the_loop_of_the_python_interface_runs_as_it_is(tmp_path, monkeypatch, capsys):

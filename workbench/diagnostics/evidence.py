@@ -181,9 +181,9 @@ class Rollouts:
         """
         if self.written is None:
             return None
-        texts = [list(chain.from_iterable(turns)) for turns in self.written]
-        distinct = np.array([len(set(zip(w, w[1:], w[2:], w[3:], strict=False))) for w in texts])
-        total = np.array([len(w) - 3 for w in texts])
+        texts = [np.fromiter(chain.from_iterable(turns), np.int64) for turns in self.written]
+        distinct = np.array([distinct_ngrams(text) for text in texts])
+        total = np.array([len(text) - 3 for text in texts])
         return np.ma.array(1.0 - distinct / np.maximum(total, 1), mask=total < 1)
 
     @cached_property
@@ -194,6 +194,24 @@ class Rollouts:
         return np.array(
             [len(turns) - len(set(map(tuple, turns))) for turns in self.written], dtype=np.float64
         )
+
+
+def distinct_ngrams(tokens: np.ndarray, n: int = 4) -> int:
+    """How many different stretches of n tokens there are in a text."""
+    if len(tokens) < n:
+        return 0
+    vocabulary, ranks = np.unique(tokens, return_inverse=True)
+    keys = np.zeros(len(tokens) - n + 1, dtype=np.int64)
+    for place in range(n):
+        if len(vocabulary) ** (place + 1) >= 2**63:  # a text of over 55,000 different tokens, for n = 4
+            keys = np.unique(keys, return_inverse=True)[1]
+        keys = keys * len(vocabulary) + ranks[place : place + len(keys)]
+    return len(np.unique(keys))
+
+
+def count_stretches(written: np.ndarray) -> int:
+    """How many maximal stretches of true entries there are: the turns of a mask."""
+    return int(np.count_nonzero(np.diff(written.astype(np.int8), prepend=0) == 1))
 
 
 def stretches(tokens: Any, written: Any) -> list[list[int]]:

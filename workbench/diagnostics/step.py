@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,6 +81,13 @@ class StepView:
         group = self.rollouts.group
         order = np.argsort(group, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+        return [part for part in parts if len(part) > 1]
+
+    @cached_property
+    def groups_with_tokens(self) -> list[np.ndarray]:
+        """The same of the rollouts whose tokens are known, not left out by a sample."""
+        known = ~np.ma.getmaskarray(self.rollouts.response_tokens)
+        parts = [part[known[part]] for part in self.groups]
         return [part for part in parts if len(part) > 1]
 
     def of_groups(self, of: Callable[[np.ndarray], Any]) -> float | None:
@@ -242,10 +249,13 @@ distinct_rollout_frac = _row(
     "mean over prompt groups of #{distinct rollouts} / #{rollouts}",
     RAGEN_2,
     "Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once.",
-    lambda v: v.of_groups(
-        lambda part: len({tuple(map(tuple, v.rollouts.written[i])) for i in part}) / len(part)
-    ),
+    lambda v: _mean(np.array([_distinct_share(v.rollouts.written, part) for part in v.groups_with_tokens])),
 )
+
+
+def _distinct_share(written: Any, rows: np.ndarray) -> float:
+    """Different texts among some rollouts, over their number."""
+    return len({tuple(map(tuple, written[row])) for row in rows}) / len(rows)
 
 
 @column(
@@ -261,31 +271,53 @@ def prompt_retrieval_frac(v: StepView) -> float | None:
     At 1 / prompts every answer could belong to any prompt: a template. NULL with fewer than two prompt
     groups.
     """
-    if len(v.groups) < 2:
+    groups = v.groups_with_tokens
+    if len(groups) < 2:
         return None
-    rows = np.concatenate(v.groups)
-    counts = _counts(v.rollouts, rows)
-    label = np.repeat(np.arange(len(v.groups)), [len(part) for part in v.groups])
-    totals = np.stack([counts[label == k].sum(0) for k in range(len(v.groups))])
-    likeness = _unit(counts) @ _unit(totals).T  # (N, prompts)
-    own = _unit(totals[label] - counts)  # without the rollout itself
-    likeness[np.arange(len(rows)), label] = (_unit(counts) * own).sum(1)
-    best = likeness >= likeness.max(1, keepdims=True) - 1e-9
-    return float((best[np.arange(len(rows)), label] / best.sum(1)).mean())
+    rollouts, size = _word_counts(v.rollouts.written, np.concatenate(groups))
+    label = np.repeat(np.arange(len(groups)), [len(part) for part in groups]).tolist()
+    totals = np.zeros((size, len(groups)))  # a row a token: a rollout takes the rows of its tokens
+    for own, rollout in zip(label, rollouts, strict=True):
+        totals[rollout.words, own] += rollout.counts
+    squared = np.square(totals).sum(0)
+    shares = [
+        _share_of_own(rollout.counts @ totals[rollout.words], squared, rollout, own)
+        for own, rollout in zip(label, rollouts, strict=True)
+    ]
+    return float(np.mean(shares))
 
 
-def _counts(rollouts: Known, rows: np.ndarray) -> np.ndarray:
-    """Return how often each token of the step's vocabulary was written, (N, V)."""
-    flat = [list(chain.from_iterable(rollouts.written[i])) for i in rows]
-    seen, index = np.unique(np.fromiter(chain.from_iterable(flat), np.int64), return_inverse=True)
-    counts = np.zeros((len(rows), max(len(seen), 1)))
-    np.add.at(counts, (np.repeat(np.arange(len(rows)), [len(tokens) for tokens in flat]), index), 1.0)
-    return counts
+class _Words(NamedTuple):
+    """Which of the step's different tokens a rollout wrote, and how often."""
+
+    words: np.ndarray
+    counts: np.ndarray
 
 
-def _unit(x: np.ndarray) -> np.ndarray:
-    norm = np.linalg.norm(x, axis=1, keepdims=True)
-    return np.asarray(x / np.where(norm > 0, norm, 1.0))
+def _word_counts(written: Any, rows: np.ndarray) -> tuple[list[_Words], int]:
+    """What each rollout wrote, and how many different tokens there are."""
+    flat = [np.fromiter(chain.from_iterable(written[row]), np.int64) for row in rows]
+    vocabulary, index = np.unique(np.concatenate(flat), return_inverse=True)
+    parts = np.split(index, np.cumsum([len(tokens) for tokens in flat])[:-1])
+    return [_Words(*np.unique(part, return_counts=True)) for part in parts], len(vocabulary)
+
+
+def _share_of_own(inner: np.ndarray, squared: np.ndarray, rollout: _Words, own: int) -> float:
+    """1 where a rollout is nearest (cosine) to the counts of its own prompt, itself left out; 1 / n where n
+    prompts are as near; 0 elsewhere.
+
+    `inner`: products (P,) of its counts with those of each prompt, `squared`: squared norms of these. Counts
+    are whole numbers, so what is left of its own prompt is exact.
+    """
+    itself = float(rollout.counts @ rollout.counts)
+    rest = squared.copy()
+    rest[own] += itself - 2 * inner[own]
+    others = inner.astype(float)
+    others[own] -= itself
+    norm = np.sqrt(rest * itself)
+    likeness = np.where(norm > 0, others / np.where(norm > 0, norm, 1.0), 0.0)
+    nearest = likeness >= likeness.max() - 1e-9
+    return float(nearest[own] / nearest.sum())
 
 
 TABLE = (

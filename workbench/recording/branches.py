@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics.evidence import Rollouts, stretches
+from sorl.diagnostics.evidence import Rollouts, count_stretches
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def own_counts(branches: Branches, masks: list[np.ndarray], prompt: np.ndarray) 
     starts = np.maximum(0, branches.shared_tokens - prompt).tolist()
     own = [mask[start:] for mask, start in zip(masks, starts, strict=True)]
     return {
-        "turns": [len(stretches(part, part)) for part in own],
+        "turns": [count_stretches(part) for part in own],
         "response_tokens": [int(part.sum()) for part in own],
         "observation_tokens": [int((~part).sum()) for part in own],
     }

@@ -258,7 +258,7 @@ def token_rows(
 
 
 def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]:
-    ids = list(Known(rollouts).tokens[i])
+    ids = np.asarray(Known(rollouts).tokens[i]).tolist()
     row: dict[str, Any] = {"trajectory": i, "token_id": ids}
     places = [] if updates is None else (updates.trajectory == i).nonzero().tolist()
     if updates is None or not places:

@@ -27,7 +27,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sorl.batch import pool, spread, turn_ids
-from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence, fingerprint, stretches
+from sorl.diagnostics.evidence import (
+    Evidence,
+    Known,
+    Rollouts,
+    StepEvidence,
+    count_stretches,
+    fingerprint,
+    stretches,
+)
 from sorl.diagnostics.rules import Event
 from sorl.diagnostics.tokens import CLAMP
 from sorl.recording.branches import find_branches, merge_rows
@@ -351,13 +359,13 @@ class Joined:
         unknown = np.array([not len(mask) for mask in self.masks])
         count = np.ma.array([mask.sum() for mask in self.masks], dtype=np.int64, mask=unknown)
         if not unknown.all():
-            turns = [len(stretches(mask, mask)) for mask in self.masks]
+            turns = [count_stretches(mask) for mask in self.masks]
             known = {"response_tokens": count, "turns": np.ma.array(turns, dtype=np.int64, mask=unknown)}
         if self.responses is not None:
             pairs = [(ids, mask[: len(ids)]) for ids, mask in zip(self.responses, self.masks, strict=True)]
             prompts = self.prompts or [np.zeros(0, np.int32)] * self.n
             known |= {
-                "tokens": [[*p.tolist(), *r.tolist()] for p, r in zip(prompts, self.responses, strict=True)],
+                "tokens": [np.concatenate(pair) for pair in zip(prompts, self.responses, strict=True)],
                 "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
                 "written": [stretches(ids.tolist(), mask) for ids, mask in pairs],
             }
