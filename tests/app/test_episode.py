@@ -345,7 +345,7 @@ def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -
     assert "no gradient" in drawn(row)
     assert "aria-label" not in drawn(row)
     row = episode(["a", "b"], token=None)
-    assert "◊" in drawn(row)
+    assert ">3 </span>" in drawn(row)  # its id
     assert "id 3" in screen.tooltip(3, row)
     row = episode(["a", "b", "c"], trained=[False, False, True], turn_index=[0], log_ratio=[], clipped=[True])
     assert "sorl-token" in transcript([Side({"name": "step 0"}, [], row)], LIGHT)

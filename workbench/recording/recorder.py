@@ -151,7 +151,13 @@ class Recorder:
         return self._box.fell | self._box.brink
 
     def run(
-        self, identity: Mapping[str, Any], status: str, reason: str | None, *, steps: int, seconds: float
+        self,
+        identity: Mapping[str, Any],
+        status: str,
+        reason: str | None,
+        *,
+        steps: int,
+        seconds: float | None,
     ) -> None:
         """Write the row of table `run`: its unchanging columns `identity`, and what the collapse rule says so
         far.

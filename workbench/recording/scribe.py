@@ -152,7 +152,10 @@ class Scribe:
             config["learn"] = learn | size  # so that `sorl rescan` judges alike
         identity = {"config": json.dumps(config), "started_at": self._started, "generation": 1, "attempt": 1}
         steps = len(self.recorder.history)
-        seconds = time.monotonic() - self._began
+        seconds: float | None = time.monotonic() - self._began
+        if self.opened.get("is_afterwards"):  # of a dump: nothing is known of its trainer's times
+            identity["started_at"] = None
+            seconds = None
         self.recorder.run(self.opened["run"] | identity, status, reason, steps=steps, seconds=seconds)
 
     def take(self, meta: dict[str, Any], arrays: dict[str, np.ndarray], rank: int = 0) -> None:

@@ -202,7 +202,7 @@ class Side(NamedTuple):
         """What the policy wrote in each turn; nothing where the tokens were not kept."""
         if self.tokens is None or self.tokens["trained"] is None:
             return {}
-        texts = spelled(self.tokens["token"] or [f"{one} " for one in self.tokens["token_id"]])
+        texts = texts_of(self.tokens)
         parts = pieces(texts, self.tokens["trained"], self.tokens["turn_index"])
         said = [(part.turn, "".join(texts[part.first : part.end])) for part in parts if part.written]
         return {
@@ -336,7 +336,7 @@ def _turn(top: Top, turns: Sequence[Row], link: Callable[..., Markup]) -> Markup
 def _heaviest(top: Top, row: Row, turn: Top | None, link: Callable[..., Markup]) -> Markup:
     where = _of(row.get("turn_index"), top.key)
     place = "" if where is None or (turn and turn.stands_out and where == turn.key) else f" of turn {where}"
-    text = _of(spelled(row["token"] or []), top.key) or "◊"
+    text = _of(texts_of(row), top.key) or "◊"
     words = quoted(text.strip() or text)
     if not top.stands_out:
         if top.times < 1.05:
@@ -519,6 +519,11 @@ _NEWLINE = "\u010a"
 _PIECE = "\u2581"
 
 
+def texts_of(row: Row, most: int | None = None) -> list[str]:
+    """Return one text a token of a row of table `token`, of the first `most`: its id where a run has none."""
+    return spelled((row["token"] or [f"{one} " for one in row["token_id"] or ()])[:most])
+
+
 def spelled(tokens: Sequence[str | None]) -> list[str]:
     """Return one text a token (None: a lozenge), which joined are the text of all."""
     # In byte-level vocabularies, in SentencePiece, and in whole words, which want a space between them.
@@ -619,7 +624,7 @@ def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
         parts[0].append(tag("p", f"The tokens of {side.row['name']} were not kept.", css="sorl-note"))
         return parts | {turn: [_heading(name, turn, known)] for turn in known}
     count = len(row["token_id"] or row["token"] or [])
-    texts = spelled((row["token"] or [None] * count)[:MOST])
+    texts = texts_of(row, MOST)
     top = heaviest(row)
     first = (
         top.key if top and top.key < MOST else next((i for i in range(MOST) if _of(row["trained"], i)), None)

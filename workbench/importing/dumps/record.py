@@ -134,6 +134,7 @@ def _opening(dump: Dump, identity: Identity) -> dict[str, Any]:
         "tokens": TOKENS_KEPT,
         "batches": BatchesSettings().model_dump(mode="json"),
         "ranks": [],
+        "is_afterwards": True,
     }
 
 
