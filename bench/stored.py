@@ -191,6 +191,7 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
         length=np.full(trajectories, tokens, np.int32),
         group=row // 8,
         trajectory=row,
+        rollout=None,
         score=random.integers(0, 2, trajectories).astype(np.float32),
         log_prob_behaviour=old,
         log_prob_old=old,

@@ -26,13 +26,14 @@ class Batch:
     length: Tensor  # (B,) int64, tokens that are not padding
     group: Tensor  # (B,) int64, prompt group
     trajectory: Tensor  # (B,) int64, index in the batch of the step
-    score: Tensor  # (B,) outcome reward R
+    score: Tensor  # (B,) outcome reward R of its rollout
     log_prob_behaviour: Tensor | None  # (B, T) under the sampler, mu; None where the trainer keeps none
     log_prob_old: Tensor  # (B, T) under the proximal policy
     log_prob_ref: Tensor | None = None  # (B, T) under the frozen reference
     values: Tensor | None = None  # (B, T) critic before the update, V_old
     advantages: Tensor | None = None  # (B, T)
     returns: Tensor | None = None  # (B, T) target of the critic
+    rollout: Tensor | None = None  # (B,) int64, rollout that a row is of; None: each row is one
     # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
     sentence: Tensor | None = None
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios

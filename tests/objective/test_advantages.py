@@ -196,3 +196,22 @@ def test_missing_parts_of_the_batch_are_named():
     ):
         with pytest.raises(ValueError, match=rf"Batch\.{missing} is missing"):
             call()
+
+
+def test_a_rollout_of_several_rows_counts_once_in_its_group():
+    rewards = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    group = torch.tensor([0, 0, 0, 0])
+    rollout = torch.tensor([7, 7, 3, 9])
+    centred, deviation, size = adv.compare(rewards, group, rollout)
+    assert centred.tolist() == pytest.approx([2 / 3, 2 / 3, -1 / 3, -1 / 3])
+    assert deviation.tolist() == pytest.approx([torch.tensor([1.0, 0, 0]).std().item()] * 4)
+    assert size.tolist() == [3, 3, 3, 3]
+
+
+def test_rows_that_are_rollouts_are_compared_as_without_rollouts():
+    rewards = torch.tensor([1.0, 0.5, 0.0, 0.25])
+    group = torch.tensor([0, 1, 0, 1])
+    alike = zip(
+        adv.compare(rewards, group), adv.compare(rewards, group, torch.tensor([4, 2, 0, 1])), strict=True
+    )
+    assert all(torch.equal(one, other) for one, other in alike)

@@ -191,10 +191,19 @@ class Bilevel(Advantage, kind="bilevel"):
         return replace(batch, advantages=_whitened(raw, batch, self.whiten), returns=returns)
 
 
-def compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def compare(total: Tensor, group: Tensor, rollout: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0,
     std 1.
+
+    `rollout` (B,): the rollout of each row, where several rows may be of one. Each counts once, with the
+    reward of its first row.
     """
+    if rollout is not None:
+        _, index = torch.unique(rollout, return_inverse=True)
+        place = torch.arange(len(index), device=index.device)
+        first = place.new_full((int(index.max()) + 1,), len(index)).scatter_reduce(0, index, place, "amin")
+        centred, deviation, size = compare(total[first], group[first])
+        return centred[index], deviation[index], size[index]
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
     reward = total.double()
     zeros = total.new_zeros(len(counts), dtype=torch.float64)
@@ -207,8 +216,8 @@ def compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(alone, reward, centred), torch.where(alone, 1.0, variance.sqrt()[index]), size
 
 
-def _z_score(total: Tensor, group: Tensor, eps: float) -> Tensor:
-    centred, deviation, size = compare(total, group)
+def _z_score(total: Tensor, group: Tensor, eps: float, rollout: Tensor | None) -> Tensor:
+    centred, deviation, size = compare(total, group, rollout)
     return centred / torch.where(size == 1, 1.0, deviation + eps)
 
 
@@ -229,7 +238,7 @@ class Grpo(Advantage, kind="grpo"):
     eps: Positive = 1e-6
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        return _constant(_z_score(reward.total, batch.group, self.eps), batch)
+        return _constant(_z_score(reward.total, batch.group, self.eps, batch.rollout), batch)
 
 
 class MeanOnly(Advantage, kind="mean_only"):
@@ -238,7 +247,7 @@ class MeanOnly(Advantage, kind="mean_only"):
     group_size: ClassVar[int] = GROUP_SIZE
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        return _constant(compare(reward.total, batch.group)[0], batch)
+        return _constant(compare(reward.total, batch.group, batch.rollout)[0], batch)
 
 
 class Rloo(Advantage, kind="rloo"):
@@ -249,7 +258,7 @@ class Rloo(Advantage, kind="rloo"):
     group_size: ClassVar[int] = GROUP_SIZE
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        centred, _, size = compare(reward.total, batch.group)
+        centred, _, size = compare(reward.total, batch.group, batch.rollout)
         return _constant(centred * size / (size - 1).clamp(min=1), batch)
 
 
@@ -259,7 +268,7 @@ class BatchMean(Advantage, kind="batch_mean"):
     """
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        return _constant(compare(reward.total, batch.mask.any(1))[0], batch)
+        return _constant(compare(reward.total, batch.mask.any(1), batch.rollout)[0], batch)
 
 
 class BatchZ(Advantage, kind="batch_z"):
@@ -268,7 +277,7 @@ class BatchZ(Advantage, kind="batch_z"):
     eps: Positive = 1e-6
 
     def estimate(self, reward: Reward, batch: Batch) -> Batch:
-        return _constant(_z_score(reward.total, batch.mask.any(1), self.eps), batch)
+        return _constant(_z_score(reward.total, batch.mask.any(1), self.eps, batch.rollout), batch)
 
 
 class GroupBatchZ(Advantage, kind="group_batch_z"):
@@ -290,8 +299,9 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
         for k in range(1, int(turn.max()) + 1):
             inside = turn == k
             rows = inside.any(1)
-            centred, *_ = compare(reward.total[rows], batch.group[rows])
-            whole, deviation, size = compare(centred, torch.zeros_like(batch.group[rows]))
+            rollout = None if batch.rollout is None else batch.rollout[rows]
+            centred, *_ = compare(reward.total[rows], batch.group[rows], rollout)
+            whole, deviation, size = compare(centred, torch.zeros_like(batch.group[rows]), rollout)
             # At the mean but for rounding: its sign would be counted, and clipped.
             rest = torch.where(whole.abs() <= 1e-12 * centred.abs().amax(), 0, whole)
             made = torch.where(deviation > self.eps, rest / deviation, rest)

@@ -524,6 +524,8 @@ class Joined:
         }
         # As the first update on the trajectory has it.
         arrays |= {"values" if name == "values_old" else name: x[first] for name, x in told.items()}
+        if self.rollouts.rollout is not None:
+            arrays["rollout"] = self.rollouts.rollout[trained].astype(np.int32)
         if not np.array_equal(sampled := self._sampled_mask(trained), arrays["mask"]):
             arrays["mask_sampled"] = sampled
         if self._updates_tell("gradient_weight"):

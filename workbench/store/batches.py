@@ -88,6 +88,9 @@ class StoredBatch:
     group: Annotated[ndarray, Stored("B", "int", "prompt group")]
     trajectory: Annotated[ndarray, Stored("B", "int", "index of the trajectory in the batch")]
     score: Annotated[ndarray, Stored("B", "float", "outcome reward")]
+    rollout: Annotated[
+        ndarray | None, Stored("B", "int", "rollout of each row, where several are of one", False)
+    ]
     log_prob_behaviour: Annotated[
         ndarray | None, Stored("BT", "float", "log-prob under the sampler (nats)", False)
     ]

@@ -7,11 +7,12 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
+import torch
 
 from sorl.importing.dumps import record
 from sorl.importing.dumps.record import DumpRecorder, Identity, thinned, update_tensors
 from sorl.importing.dumps.rows import Coverage, Dump, DumpStep, Row, Sampler, Update
-from sorl.replay.play import play, unanswerable
+from sorl.replay.play import Loaded, play, unanswerable
 from sorl.store import batches
 
 PROMPT = [1, 2]
@@ -181,3 +182,16 @@ def test_the_account_of_a_dump_is_kept_as_events(tmp_path):
     recorded(tmp_path, DumpStep(2, [two_turns("a", 1.0)], coverage=coverage))
     ((step, kind, message),) = asked(tmp_path, "event", "step, kind, message")
     assert (step, kind, message) == (2, "dump", "100.0 % of trained tokens joined to a rollout.")
+
+
+def test_a_replay_counts_the_reward_of_a_rollout_once(tmp_path):
+    from sorl.algorithms import resolve
+
+    fork = row("a", [5, 6, 9], [1, 1, 1], reward=1.0, group="g", columns={"log_prob_old": [-1, -1, -1]})
+    rest = [two_turns(name, 0.0, columns={"log_prob_old": [-1, -1, 0, -1]}) for name in "bc"]
+    first = two_turns("a", 1.0, columns={"log_prob_old": [-1, -1, 0, -1]})
+    recorded(tmp_path, DumpStep(0, [first, *rest, fork]))
+    algorithm = resolve({"base": "grpo", "advantage": "mean_only"})
+    played = Loaded(batches.read(tmp_path / "dumps" / "run", 0), algorithm, torch.float64)
+    advantages = played.estimated(algorithm).need("advantages").amax(1)
+    assert advantages[[0, 3]].tolist() == pytest.approx([2 / 3, 2 / 3])
