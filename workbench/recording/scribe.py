@@ -54,6 +54,7 @@ ROLLOUTS = (
     "turns",
     "group",
     "rollout_step",
+    "sample",
     "searches",
     "status",
     "question",
@@ -384,6 +385,7 @@ class Joined:
             gold=told["gold"],
             answer=answer,
             ended=ended,
+            sample=told["sample"],
             **known,
         )
 
