@@ -18,9 +18,11 @@ NEAR = 1  # steps by which questions of asynchronous rollouts come early or late
 FEWEST = 4  # questions of a step, without which it says nothing
 RARE = 1e-3  # expected number of such stretches in a run by chance
 REGULAR = 3  # stretches with one distance, which are a habit of the trainer and no accident
-MIXED = (0.02, 0.95)  # share seen again of an order that was drawn anew within a pass
+MIXED = (0.02, 0.5)  # share seen again of an order that was drawn anew in the first half of a pass
+SOON = 3.0  # over that share: questions after a resume, among which the first seen again is
 STILL_NEW = 0.05  # share of new questions, long after the first were seen again
-MANY = 5.0  # times the largest gap elsewhere
+MANY = 3.0  # times the largest gap elsewhere, which filters leave
+MOST_PLACES = 8  # of one run that pass over ids
 SETTLED = 2  # last steps of a run, whose neighbours may still be under way
 
 
@@ -48,11 +50,11 @@ class Reshuffled:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """Sample ids that were never trained, in one place."""
+    """Sample ids in a row that were never trained."""
 
-    step: int  # the first that is beyond them
-    missing: int
-    elsewhere: int  # most that are missing at any other step
+    steps: tuple[int, ...]  # the first one beyond each gap
+    missing: int  # ids in all of the gaps
+    elsewhere: int  # most in a row that are missing anywhere else
     of: int  # ids from the first to the last
 
 
@@ -98,10 +100,12 @@ class Visits:
             return None
         flags = np.concatenate([np.isfinite(lags) for lags in after])[:n_before]
         share = float(flags.mean())
-        early, late = np.array_split(flags, 2)
-        # where a pass ends, everything is new first and nothing is new from then on
-        is_mixed = early.mean() > share / 2 and 1 - late.mean() > STILL_NEW
-        if not is_mixed or not MIXED[0] < share < MIXED[1]:
+        if not MIXED[0] < share < MIXED[1]:
+            return None
+        # where a pass ends later on, everything is new first, and nothing from then on
+        begins_here = int(flags.argmax()) <= SOON / share
+        still_new = 1 - flags[len(flags) // 2 :].mean()
+        if not begins_here or still_new < STILL_NEW:
             return None
         # Drawn with return from one pool, a question was seen before in proportion to how many came before it.
         chance_before = n_before**2 / (n_before + len(flags)) ** 2
@@ -139,6 +143,8 @@ class Visits:
         start, end = (int(np.searchsorted(self.steps, step)) for step in (stretch.first, stretch.last))
         if end - start > stretch.steps_back + NEAR:  # it goes on: a pass over the data
             return False
+        if self._comes_sooner_after(end, stretch.steps_back):  # a pass that something behind it cut short
+            return False
         alike = [one for one in stretches if _is_near(one.steps_back, stretch.steps_back)]
         if len(alike) >= REGULAR:
             return False
@@ -146,6 +152,13 @@ class Visits:
         near = (np.abs(elsewhere - stretch.steps_back) <= NEAR).sum()
         chance = (near + 1) / (len(elsewhere) + 1)
         return self.steps.size * chance_of(MOST, int(self.sizes[start : end + 1].sum()), chance) < RARE
+
+
+    def _comes_sooner_after(self, end: int, distance: int) -> bool:
+        """Whether the step behind a stretch sees most questions again after fewer steps than the stretch."""
+        if end + 1 >= len(self.lags):
+            return False
+        return float((self.lags[end + 1] < distance - NEAR).mean()) > 0.5
 
 
 def chance_of(share: float, size: int, chance: float) -> float:
@@ -173,18 +186,21 @@ def passed_over(samples: pd.DataFrame) -> PassedOver | None:
     steps = np.sort(known["step"].unique())
     if len(steps) < 2 * SETTLED + 2:
         return None
-    newest = known.groupby("step")["sample"].max().cummax()
+    newest = known.groupby("step")["sample"].max().cummax().to_numpy()
     ids = np.sort(known["sample"].unique())
-    gaps = np.diff(ids) - 1
-    missing_before = pd.Series(gaps[gaps > 0], ids[1:][gaps > 0])
-    # the step whose newest id is the first beyond the gap
-    place = np.searchsorted(newest.to_numpy(), missing_before.index.to_numpy())
-    missing = missing_before.groupby(place).sum().reindex(range(len(steps)), fill_value=0)
-    missing = missing.iloc[: len(steps) - SETTLED]
-    worst = int(missing.to_numpy().argmax())
-    most = int(missing.iloc[worst])
-    elsewhere = int(missing.drop(worst).max())
+    missing = np.diff(ids) - 1
+    # the step whose newest id is the first beyond a gap
+    place = np.searchsorted(newest, ids[1:])
+    missing[place >= len(steps) - SETTLED] = 0
+    order = np.argsort(-missing, kind="stable")
     a_step = float(known.groupby("step")["sample"].nunique().median())
-    if most < a_step or most < MANY * elsewhere:
-        return None
-    return PassedOver(int(steps[worst]), most, elsewhere, int(ids[-1] - ids[0] + 1))
+    for places in range(1, min(MOST_PLACES, len(order) - 1) + 1):
+        least = int(missing[order[places - 1]])
+        elsewhere = int(missing[order[places]])
+        if least < a_step:
+            return None
+        if least >= MANY * max(elsewhere, 1):
+            gaps = order[:places]
+            at = tuple(sorted({int(steps[i]) for i in place[gaps]}))
+            return PassedOver(at, int(missing[gaps].sum()), elsewhere, int(ids[-1] - ids[0] + 1))
+    return None

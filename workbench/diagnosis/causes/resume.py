@@ -69,14 +69,16 @@ def _is_at(step: int, resumes: list[int]) -> bool:
 
 
 def _skipped(skipped: PassedOver, resumes: list[int]) -> Clue:
-    is_at_resume = _is_at(skipped.step, resumes)
+    is_at_resume = all(_is_at(step, resumes) for step in skipped.steps)
     share = 100 * skipped.missing / skipped.of
+    step, *further = skipped.steps
+    where = f"step {step}" if not further else f"steps {', '.join(map(str, skipped.steps))}"
     says = (
-        f"{skipped.missing:,} sample ids before step {skipped.step} were never trained, {share:.0f} % of all"
-        f" so far; at other steps at most {skipped.elsewhere:,} are missing{_place(is_at_resume)}. It rests on"
-        " the trainer's own ids, which count up in the order of the data"
+        f"{skipped.missing:,} sample ids before {where} were never trained, {share:.0f} % of all between the"
+        f" first and the last; elsewhere at most {skipped.elsewhere:,} in a row are missing"
+        f"{_place(is_at_resume)}. It rests on the trainer's own ids, which count up in the order of the data"
     )
-    shown = Evidence("trajectory.sample", skipped.step, float(skipped.missing), float(skipped.elsewhere))
+    shown = Evidence("trajectory.sample", step, float(skipped.missing), float(skipped.elsewhere))
     return Clue.of("proof" if is_at_resume else "sign", 0.95 if is_at_resume else 0.8, shown, says)
 
 
@@ -113,10 +115,11 @@ def _reshuffled(found: Reshuffled) -> Clue:
     says = (
         f"from step {found.first} on, where the run was resumed, {100 * found.seen_again:.0f} % of the"
         " questions had been seen before, among new ones; until then none had come twice. The order was drawn"
-        " anew within a pass, so others of it will not be seen. It rests on the text of the questions"
+        " anew within a pass, so others of it will not be seen; or a pass ended there, and a filter that drops"
+        " most questions let others through. It rests on the text of the questions"
     )
     shown = Evidence("trajectory.question", found.first, found.seen_again, 0.0)
-    return Clue.of("sign", 0.85, shown, says)
+    return Clue.of("pattern", 0.7, shown, says)
 
 
 def _place(is_at_resume: bool) -> str:
