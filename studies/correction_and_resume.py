@@ -274,5 +274,6 @@ def print_order(seeds: range) -> None:
                 shares.append(str(count(resume_skip, made, seeds)))
             print(f"order | {order} | {fault} |", " | ".join(shares))
 
+
 if __name__ == "__main__":
     main()

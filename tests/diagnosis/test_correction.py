@@ -61,9 +61,10 @@ def test_long_trajectories_that_keep_least_are_told():
     rows = pd.DataFrame({"step": np.repeat(range(12), 32), "trajectory": np.tile(range(32), 12)})
     rows["n_tokens"] = 100 * (1 + rows["trajectory"])
     rows["correction_mean"] = 10 / rows["n_tokens"]
-    assert "the longest third of the trajectories keeps" in correction_shrinks.clue(
-        log(tables | {"trajectory": rows})
-    ).says
+    assert (
+        "the longest third of the trajectories keeps"
+        in correction_shrinks.clue(log(tables | {"trajectory": rows})).says
+    )
 
 
 def test_of_our_own_runs_without_a_correction_the_question_does_not_arise():

@@ -62,7 +62,9 @@ def test_ids_show_what_was_never_seen_and_questions_alone_do_not():
 
 
 def samples(*ids_of_step):
-    return pd.DataFrame([(step, i) for step, ids in enumerate(ids_of_step) for i in ids], columns=["step", "sample"])
+    return pd.DataFrame(
+        [(step, i) for step, ids in enumerate(ids_of_step) for i in ids], columns=["step", "sample"]
+    )
 
 
 def test_several_resumes_may_each_pass_over_ids():
@@ -74,7 +76,13 @@ def test_several_resumes_may_each_pass_over_ids():
 def test_ids_of_the_last_steps_and_those_that_come_late_are_not_missing():
     early = [range(8 * s, 8 * s + 8) for s in range(8)]
     assert passed_over(samples(*early[:6], range(80, 88), range(88, 96))) is None
-    late = [*early[:3], range(40, 48), range(32, 40), range(24, 32), *(range(8 * s, 8 * s + 8) for s in (6, 7, 8))]
+    late = [
+        *early[:3],
+        range(40, 48),
+        range(32, 40),
+        range(24, 32),
+        *(range(8 * s, 8 * s + 8) for s in (6, 7, 8)),
+    ]
     assert passed_over(samples(*late)) is None
 
 

@@ -153,7 +153,6 @@ class Visits:
         chance = (near + 1) / (len(elsewhere) + 1)
         return self.steps.size * chance_of(MOST, int(self.sizes[start : end + 1].sum()), chance) < RARE
 
-
     def _comes_sooner_after(self, end: int, distance: int) -> bool:
         """Whether the step behind a stretch sees most questions again after fewer steps than the stretch."""
         if end + 1 >= len(self.lags):

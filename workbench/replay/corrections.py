@@ -55,7 +55,9 @@ _WEIGHTS = (
     Column("capped_frac", "DOUBLE", "Share of tokens whose weight the cap lowered."),
     Column("masked_frac", "DOUBLE", "Share of tokens whose weight is 0."),
     Column("gradient_left", "DOUBLE", "sum w |d loss / d log-prob| / sum |d loss / d log-prob|."),
-    Column("gradient_masked_frac", "DOUBLE", "The part of sum |d loss / d log-prob| that the mask takes out."),
+    Column(
+        "gradient_masked_frac", "DOUBLE", "The part of sum |d loss / d log-prob| that the mask takes out."
+    ),
 )
 CORRECTIONS = (
     *_WHO,
@@ -80,7 +82,9 @@ SILENCED_ROWS = (
     Column("left_longest", "DOUBLE", "The same of the longest third."),
     Column("tokens_least", "DOUBLE", "Mean length of the half that keeps the least of its pull."),
     Column("tokens_most", "DOUBLE", "Mean length of the other half."),
-    Column("tokens_p", "DOUBLE", "Whether they differ: ranks within prompt groups, after Holm; NULL without."),
+    Column(
+        "tokens_p", "DOUBLE", "Whether they differ: ranks within prompt groups, after Holm; NULL without."
+    ),
     Column("reward_least", "DOUBLE", "Mean reward of the half that keeps the least."),
     Column("reward_most", "DOUBLE", "Mean reward of the other half."),
     Column("reward_p", "DOUBLE", "As tokens_p."),
@@ -136,7 +140,9 @@ def weigh_corrections(
     if stored.log_prob_behaviour is None:
         raise InputError("a correction needs the sampler's log-probs, and this run kept none")
     if "log_prob_old" in stored.absent:
-        raise InputError("a correction needs the trainer's own log-probs before the updates; this run has none")
+        raise InputError(
+            "a correction needs the trainer's own log-probs before the updates; this run has none"
+        )
     loaded = Loaded(stored, algorithms[own], dtype)
     chosen = stored.updates if updates is None else [stored.updates[index] for index in sorted(set(updates))]
     plain = [_pulled(loaded, update) for update in chosen]

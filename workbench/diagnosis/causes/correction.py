@@ -12,7 +12,9 @@ from sorl.diagnosis.log import Log
 
 SHRUNK = 0.5  # factor on the pull of a batch, from which more of it is gone than is left
 LASTS = 3  # steps that it stays so low
-SAME_POLICY = 0.05  # nats a token, up to which sampler and trainer hold the same policy for all practical ends
+SAME_POLICY = (
+    0.05  # nats a token, up to which sampler and trainer hold the same policy for all practical ends
+)
 LEAST_DROPPED = 20  # units (rows, or prompt groups that were dropped as a whole)
 LEAST_STEPS = 3  # in which something was dropped
 LEAST_SHARE = 0.02  # of the trajectories
@@ -124,7 +126,9 @@ def stale_discard_bias(log: Log) -> Clue | None:
     if dropped is None:
         return None
     rows = dropped.rows
-    shifts = {name: _shift_of(rows, name) for name in ("n_tokens", "reward") if log.measured("trajectory", name)}
+    shifts = {
+        name: _shift_of(rows, name) for name in ("n_tokens", "reward") if log.measured("trajectory", name)
+    }
     level = STRICT / max(1, len(shifts))
     told = [
         sentence
