@@ -179,41 +179,41 @@ def ordered(seed: int, order: str, fault: str, is_known: bool, is_async: bool = 
     """A run over an order of data, resumed at a drawn step, with a fault of the resume."""
     draw = np.random.default_rng(seed)
     at = int(draw.integers(10, 25))
-    questions = ORDERS[order](draw)
-    ids = np.arange(len(questions))
+    data = pd.DataFrame({"question": ORDERS[order](draw), "sample": np.arange(LENGTH)})
     if "filter" in fault:
-        kept = draw.uniform(size=len(questions)) > draw.uniform(0.2, 0.6)
-        questions, ids = questions[kept], ids[kept]
-    here = at * QUESTIONS
-    ahead = 3 * QUESTIONS
-    if fault.startswith("goes back 3 steps"):
-        place = np.r_[0:here, here - ahead : len(questions)]
-    elif fault == "begins anew":
-        place = np.r_[0:here, 0 : len(questions)]
-    elif fault == "order drawn anew":
-        pool = min(len(np.unique(questions)), 2 * ORDER_STEPS * QUESTIONS)
-        anew = [draw.permutation(pool) for _ in range(LENGTH // pool + 1)]
-        place = np.r_[0:here, np.concatenate(anew)]
-    elif fault.startswith("skips 3 steps"):
-        place = np.r_[0:here, here + ahead : len(questions)]
-    else:
-        place = np.arange(len(questions))
-    questions, ids = questions[place], ids[place]
-    count = min(len(questions) // QUESTIONS, ORDER_STEPS)
-    rows = pd.DataFrame({"step": np.repeat(np.arange(count), QUESTIONS)})
-    rows["question"] = questions[: len(rows)].astype(str)
-    rows["sample"] = ids[: len(rows)]
+        data = data[draw.uniform(size=LENGTH) > draw.uniform(0.2, 0.6)]
+    data = data.iloc[_places(fault, at * QUESTIONS, data["question"], draw)]
+    count = min(len(data) // QUESTIONS, ORDER_STEPS)
+    data = data.iloc[: count * QUESTIONS]
     if is_async:  # what finishes early overtakes
-        finished = np.arange(len(rows)) + draw.exponential(QUESTIONS / 3, len(rows))
-        rows[["question", "sample"]] = rows[["question", "sample"]].iloc[np.argsort(finished)].to_numpy()
-    rows["prompt_group"] = np.tile(np.arange(QUESTIONS), count)
-    rows["trajectory"] = rows["prompt_group"]
-    rows["sample"] = rows["sample"].astype(int)
+        finished = np.arange(len(data)) + draw.exponential(QUESTIONS / 3, len(data))
+        data = data.iloc[np.argsort(finished)]
+    rows = data.reset_index(drop=True).astype({"question": str})
     if not fault.endswith("ids"):
         del rows["sample"]
+    rows["step"] = np.repeat(np.arange(count), QUESTIONS)
+    rows["prompt_group"] = np.tile(np.arange(QUESTIONS), count)
+    rows["trajectory"] = rows["prompt_group"]
     event = pd.DataFrame({"step": [at], "kind": ["resumed"], "severity": ["info"]})
     tables = {"step": pd.DataFrame({"step": range(count)}), "trajectory": rows}
     return tables | ({"event": event} if is_known else {})
+
+
+def _places(fault: str, here: int, questions: pd.Series, draw: Draw) -> np.ndarray:
+    """Which places of the data a run visits that was resumed at place `here`."""
+    ahead = 3 * QUESTIONS
+    size = len(questions)
+    if fault.startswith("goes back 3 steps"):
+        return np.r_[0:here, here - ahead : size]
+    if fault == "begins anew":
+        return np.r_[0:here, 0:size]
+    if fault == "order drawn anew":
+        pool = min(questions.nunique(), 2 * ORDER_STEPS * QUESTIONS)
+        anew = [draw.permutation(pool) for _ in range(LENGTH // pool + 1)]
+        return np.r_[0:here, np.concatenate(anew)]
+    if fault.startswith("skips 3 steps"):
+        return np.r_[0:here, here + ahead : size]
+    return np.arange(size)
 
 
 def count(cause: Cause, make: Callable[[int], Tables], seeds: range) -> Share:

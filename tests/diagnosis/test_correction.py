@@ -82,11 +82,11 @@ def test_what_is_dropped_by_chance_or_on_purpose_is_no_bias(by, seed):
 
 
 @pytest.mark.parametrize(
-    ("by", "told"), [("long rows", "tokens where the kept have"), ("failed rows", "a reward of")]
+    ("by", "words"), [("long rows", "tokens where the kept have"), ("failed rows", "a reward of")]
 )
-def test_what_is_dropped_as_too_old_is_compared_with_the_kept(by, told):
+def test_what_is_dropped_as_too_old_is_compared_with_the_kept(by, words):
     clue = stale_discard_bias.clue(log(dropped(0, by, 0.2)))
-    assert told in clue.says
+    assert words in clue.says
     assert "within a prompt group" in clue.says
 
 

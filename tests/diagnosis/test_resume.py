@@ -1,5 +1,6 @@
 """Data that a resumed run skipped or saw twice: found in the order, and not in any healthy order."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -62,9 +63,8 @@ def test_ids_show_what_was_never_seen_and_questions_alone_do_not():
 
 
 def samples(*ids_of_step):
-    return pd.DataFrame(
-        [(step, i) for step, ids in enumerate(ids_of_step) for i in ids], columns=["step", "sample"]
-    )
+    parts = [pd.DataFrame({"step": step, "sample": list(ids)}) for step, ids in enumerate(ids_of_step)]
+    return pd.concat(parts, ignore_index=True)
 
 
 def test_several_resumes_may_each_pass_over_ids():
@@ -87,8 +87,8 @@ def test_ids_of_the_last_steps_and_those_that_come_late_are_not_missing():
 
 
 def test_a_trainer_that_trains_on_each_batch_twice_has_a_habit():
-    rows = [(s, f"q{s // 2}-{g}", g) for s in range(24) for g in range(8)]
-    frame = pd.DataFrame(rows, columns=["step", "question", "prompt_group"])
+    frame = pd.DataFrame({"step": np.repeat(range(24), 8), "prompt_group": np.tile(range(8), 24)})
+    frame["question"] = (frame["step"] // 2).astype(str) + "-" + frame["prompt_group"].astype(str)
     assert resume_skip.clue(log({"trajectory": frame})) is None
 
 

@@ -1,4 +1,4 @@
-"""Do the chosen differ from the others? A permutation test within strata, for rows that are not independent."""
+"""Do chosen rows differ from the others? A permutation test within strata, since rows resemble each other."""
 
 from __future__ import annotations
 

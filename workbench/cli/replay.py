@@ -55,7 +55,10 @@ CORRECTION_TABLES = {
     ),
     "correction_turns": (
         "By turn",
-        "correction turn_index n_tokens omega_mean weight_mean masked_frac gradient_left gradient_masked_frac",
+        (
+            "correction turn_index n_tokens omega_mean weight_mean masked_frac gradient_left "
+            "gradient_masked_frac"
+        ),
     ),
     "correction_positions": (
         "By fifths of what the policy wrote in a trajectory",
@@ -218,11 +221,8 @@ def _write(
 def _print_corrections(head: Mapping[str, Any], found: Mapping[str, Rows]) -> None:
     from sorl.replay.corrections import acting
 
-    updates = head["updates"]
-    echo(
-        f"{head['run']}, step {head['step']}: {updates} update{'s' * (updates != 1)} together on"
-        f" {head['trajectories']} trajectories"
-    )
+    updates = "1 update" if head["updates"] == 1 else f"{head['updates']} updates together"
+    echo(f"{head['run']}, step {head['step']}: {updates} on {head['trajectories']} trajectories")
     for caveat in head["caveats"]:
         echo(f"! {caveat}")
     shown = acting(found["corrections"]) if "corrections" in found else None

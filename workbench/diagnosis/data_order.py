@@ -107,7 +107,7 @@ class Visits:
         still_new = 1 - flags[len(flags) // 2 :].mean()
         if not begins_here or still_new < STILL_NEW:
             return None
-        # Drawn with return from one pool, a question was seen before in proportion to how many came before it.
+        # Drawn with return from one pool, each was seen before in proportion to how many came before it.
         chance_before = n_before**2 / (n_before + len(flags)) ** 2
         p = (1 - chance_before) ** int(flags.sum())
         return Reshuffled(int(self.steps[at]), share, p) if p < RARE else None

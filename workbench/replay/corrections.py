@@ -1,5 +1,5 @@
-"""What each rollout correction does, or would do, to a stored batch: weights before and after cap and mask, and
-who loses its part in the gradient.
+"""What each rollout correction leaves of a stored batch: weights before and after cap and mask, and who loses
+its part in the gradient.
 
 A correction multiplies the loss of a token by a number that no gradient goes through. So what is left of a
 token's pull, |d loss / d log-prob|, is its pull without a correction times its weight.
@@ -115,7 +115,7 @@ class Weighed:
 
 
 def candidates(algorithms: Mapping[str, Algorithm], own: str) -> dict[str, Correction]:
-    """Return the corrections to ask about: that of the run, those of the other algorithms, and the presets."""
+    """Return the corrections to ask about: of the run, of the other algorithms, and the presets."""
     found: dict[str, Correction] = {}
     named = {label: algorithm.correction for label, algorithm in algorithms.items()}
     ordered = [(own, named[own]), *named.items(), *PRESETS.items()]
@@ -146,14 +146,12 @@ def weigh_corrections(
     loaded = Loaded(stored, algorithms[own], dtype)
     chosen = stored.updates if updates is None else [stored.updates[index] for index in sorted(set(updates))]
     plain = [_pulled(loaded, update) for update in chosen]
-    return [
-        Weighed(
-            label,
-            correction == algorithms[own].correction,
-            pd.concat([_weighted(frame, batch, correction) for frame, batch in plain], ignore_index=True),
-        )
-        for label, correction in candidates(algorithms, own).items()
-    ]
+    weighed = []
+    for label, correction in candidates(algorithms, own).items():
+        tokens = [_weighted(frame, batch, correction) for frame, batch in plain]
+        is_own = correction == algorithms[own].correction
+        weighed.append(Weighed(label, is_own, pd.concat(tokens, ignore_index=True)))
+    return weighed
 
 
 def _pulled(loaded: Loaded, update: StoredUpdate) -> tuple[pd.DataFrame, Batch]:
@@ -176,7 +174,9 @@ def _weighted(tokens: pd.DataFrame, batch: Batch, correction: Correction) -> pd.
     omega = correction.omega(batch)
     weights = correction.weights(batch)
     acts = correction.acts(batch)
-    assert omega is not None and weights is not None and acts is not None
+    assert omega is not None
+    assert weights is not None
+    assert acts is not None
     weight = weights[batch.mask].double().numpy()
     return tokens.assign(
         omega=omega[batch.mask].double().numpy(),
@@ -229,7 +229,7 @@ def tables(weighed: Iterable[Weighed], stored: StoredBatch) -> dict[str, Rows]:
 
 def _ordered(rows: Iterable[Mapping[str, Any]], columns: Iterable[Column]) -> Rows:
     names = [column.name for column in columns]
-    return [{name: row.get(name) for name in names} for row in rows]
+    return [dict(zip(names, map(row.get, names), strict=True)) for row in rows]
 
 
 def _by(weighed: Iterable[Weighed], key: str) -> Iterator[dict[str, Any]]:
@@ -275,9 +275,13 @@ def _silenced(weighed: Iterable[Weighed], stored: StoredBatch) -> Rows:
     for one in weighed:
         rows.append({**one.who, **_who_keeps_least(one.tokens, stored)})
     names = ("tokens_p", "reward_p")
-    adjusted = iter(holm([row[name] for row in rows for name in names]))
+    p_values: list[float | None] = []
     for row in rows:
-        row.update({name: next(adjusted) for name in names})
+        p_values += [row[name] for name in names]
+    adjusted = iter(holm(p_values))
+    for row in rows:
+        for name in names:
+            row[name] = next(adjusted)
     return rows
 
 

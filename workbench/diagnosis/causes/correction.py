@@ -54,7 +54,7 @@ def correction_shrinks(log: Log) -> Clue | None:
     gap = float(apart[apart.index >= step].median()) if not apart.empty else None
     is_same_policy = gap is None or gap < SAME_POLICY
     says = f"the weights of the rollout correction scale the batch to {level:.2g} of its pull"
-    if 0 < level:
+    if level > 0:
         says += f", {1 / level:.1f} times less"
     if gap is not None:
         says += f"; sampler and trainer differ by {gap:.2g} nats a token"
@@ -130,12 +130,10 @@ def stale_discard_bias(log: Log) -> Clue | None:
         name: _shift_of(rows, name) for name in ("n_tokens", "reward") if log.measured("trajectory", name)
     }
     level = STRICT / max(1, len(shifts))
-    told = [
-        sentence
-        for name, found in shifts.items()
-        if found is not None and found.chosen_units >= LEAST_DROPPED and found.p < level
-        for sentence in _difference(name, found, rows)
-    ]
+    told: list[str] = []
+    for name, found in shifts.items():
+        if found is not None and found.chosen_units >= LEAST_DROPPED and found.p < level:
+            told += _difference(name, found, rows)
     if not told:
         return None
     affected = rows.loc[rows["dropped"], "step"]

@@ -49,7 +49,10 @@ def resumed_at(log: Log) -> list[int]:
     the weights name the session.
     """
     events = [log.events(kind) for kind in RESUMES]
-    steps = {int(step) for frame in events if "step" in frame for step in frame["step"].dropna()}
+    steps: set[int] = set()
+    for frame in events:
+        if "step" in frame:
+            steps |= set(frame["step"].dropna().astype(int).tolist())
     witness = log.table("witness")
     if "started_at" in witness:
         begins = witness.groupby("started_at")["step"].min().sort_values()
@@ -92,34 +95,39 @@ def _again(stretch: SeenAgain, resumes: list[int]) -> Clue | None:
     if stretch.last > stretch.first:
         where = f"steps {stretch.first} to {stretch.last}"
     back = stretch.steps_back
-    says = f"{where} train on the questions of {back} step{'s' * (back != 1)} before"
+    says = f"{where} train on the questions of {_steps(back)} before"
     if stretch.usual is None:
         says += ", and until then none had come twice"
     elif stretch.usual > back:
         says += f", where {stretch.usual} steps lie between two visits"
         ahead = stretch.usual - back
         if ahead < back:
-            says += f": the order jumps ahead by {ahead} step{'s' * (ahead != 1)}, which were not seen"
+            says += f": the order jumps ahead by {_steps(ahead)}, which were not seen"
     says += _place(is_at_resume)
     if is_pass:
         says += ". A pass over the data may have ended there, for the log ends before new questions come"
     says += ". It rests on the text of the questions"
-    grade, confidence = ("sign", 0.8) if not is_at_resume else ("proof", 0.95)
-    if is_pass:
-        grade, confidence = ("pattern", 0.6)
     shown = Evidence("trajectory.question", stretch.first, float(stretch.questions))
-    return Clue.of(grade, confidence, shown, says)  # type: ignore[arg-type]
+    if is_pass:
+        return Clue.of("pattern", 0.6, shown, says)
+    if is_at_resume:
+        return Clue.of("proof", 0.95, shown, says)
+    return Clue.of("sign", 0.8, shown, says)
 
 
 def _reshuffled(found: Reshuffled) -> Clue:
     says = (
         f"from step {found.first} on, where the run was resumed, {100 * found.seen_again:.0f} % of the"
         " questions had been seen before, among new ones; until then none had come twice. The order was drawn"
-        " anew within a pass, so others of it will not be seen; or a pass ended there, and a filter that drops"
-        " most questions let others through. It rests on the text of the questions"
+        " anew within a pass, so others of it will not be seen; or a pass ended there, and a filter that"
+        " drops most questions let others through. It rests on the text of the questions"
     )
     shown = Evidence("trajectory.question", found.first, found.seen_again, 0.0)
     return Clue.of("pattern", 0.7, shown, says)
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _place(is_at_resume: bool) -> str:
