@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from sorl.replay.corrections import TABLES
 from sorl.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
+from sorl.store import batches
 from tests.cli.command import done, refused, told
 from tests.store.stored_batch import write_batch
 
@@ -89,3 +92,26 @@ def test_a_corrupt_batch_is_named_and_text_of_tokens_cannot_control_the_terminal
     file = run / "batches" / "000004.safetensors"
     file.write_bytes(file.read_bytes()[:50])
     refused("cannot be read", "replay", run, "--step", 4)
+
+
+def test_corrections_are_told_in_tables_of_their_own(run):
+    old = batches.read(run, 4).log_prob_old
+    gap = np.random.default_rng(0).normal(-0.3, 0.8, old.shape)
+    write_batch(run, 4, arrays={"log_prob_behaviour": (old - gap).astype(np.float32)})
+    found = told(
+        "replay", run, "--step", 4, "--corrections", "--algorithm", "tis", "--set", "correction.cap=1.5"
+    )
+    for name, columns in TABLES.items():
+        assert [list(row) for row in found[name]] == [[c.name for c in columns]] * len(found[name])
+    assert found["corrections"][0]["correction"] == "tis (correction 1.5)"
+    text = done("replay", run, "--step", 4, "--corrections").stdout
+    assert "What each correction leaves of the batch" in text
+    assert "By turn" in text
+    header, *_ = done(
+        "replay", run, "--step", 4, "--table", "silenced", "--format", "csv"
+    ).stdout.splitlines()
+    assert header.split(",") == [c.name for c in TABLES["silenced"]]
+    assert "no correction changes anything" in done("replay", run, "--step", 5, "--corrections").stdout
+    refused(
+        "--corrections has no table turns", "replay", run, "--step", 4, "--corrections", "--table", "turns"
+    )

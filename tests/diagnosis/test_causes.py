@@ -70,6 +70,29 @@ def repeated(tables):
     tables["step"].loc[AT, "batch_hash"] = 1000 + AT - 1
 
 
+def shrunken(tables):
+    weight = np.where(tables["step"]["step"] < AT, 0.98, 0.06)
+    tables["step"]["correction_scale"] = weight
+
+
+def long_ones_dropped(tables):
+    rows = tables["trajectory"]
+    rows["rollout_step"] = rows["step"]
+    is_dropped = (rows["step"] >= AT) & (rows["n_turns"] > 4) & (rows["trajectory"] % 2 == 0)
+    rows.loc[is_dropped, "advantage"] = np.nan
+    rows.loc[is_dropped, "rollout_step"] -= 9
+
+
+def set_back(tables):
+    """Three steps whose questions are those of the three before a resume."""
+    rows = tables["trajectory"]
+    again = rows["step"].between(AT, AT + 2)
+    names = (rows["step"] - 3).astype(str) + "-" + rows["prompt_group"].astype(str)
+    rows.loc[again, "question"] = "q" + names[again]
+    resumed = {"step": AT, "kind": "resumed", "severity": "info", "message": "the same command"}
+    tables["event"] = pd.DataFrame([resumed])
+
+
 def without_critic(tables):
     del tables["minibatch"]["value_loss"]
 
@@ -182,6 +205,9 @@ PLANTED = {
     "reference_wrong": late("step", "kl_ref", lambda rows: 0.4 + 0.001 * rows["step"]),
     "entropy_bonus": late("step", "entropy", lambda rows: 0.2 + 0.1 * (rows["step"] - AT + 1)),
     "not_finite": late("minibatch", "non_finite", 1.0),
+    "correction_shrinks": shrunken,
+    "stale_discard_bias": long_ones_dropped,
+    "resume_skip": set_back,
 }
 DYNAMICS = {"off_policy", "step_size"}  # they explain a collapse: test_collapse.py
 FALLBACK = {"not_sampled"}  # where no transcripts were kept
@@ -230,7 +256,7 @@ def test_a_cause_whose_columns_are_not_logged_is_unanswered_and_not_denied(name)
             tables[table] = tables[table].drop(columns=column, errors="ignore")
         said = diagnose(log(tables), [cause])
         assert not said.findings
-        assert needed in said.unanswered[name]
+        assert needed in said.unanswered[name] or not cause.arises(log(tables))
 
 
 def recomputed(**gaps):

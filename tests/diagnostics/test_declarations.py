@@ -21,11 +21,16 @@ NULLABLE = {  # without a critic, a correction, a trigger, a noise scale or a di
     "minibatch": (
         "value_loss critic_grad_norm value_mae_out_of_range value_bias explained_variance value_mae "
         "vf_clip_frac corrected_frac corrected_positive_frac corrected_negative_frac correction_mean "
+        "correction_scale correction_masked_frac correction_ess_frac "
         "stabiliser_ratio stabiliser_factor noise_scale clip_bias_cosine"
     ),
-    "step": "explained_variance corrected_frac stabiliser_factor",
-    "turn": "value value_error",
-    "turn_step": "value value_error value_mae explained_variance",
+    "step": (
+        "explained_variance corrected_frac correction_scale correction_masked_frac correction_ess_frac "
+        "stabiliser_factor"
+    ),
+    "trajectory": "correction_mean",
+    "turn": "value value_error correction_mean",
+    "turn_step": "value value_error value_mae explained_variance correction_mean",
 }
 
 

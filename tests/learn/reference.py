@@ -770,6 +770,8 @@ def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> Colu
         "advantage_std": spread([k.a for k in tokens]),
     }
     told["corrected_frac"] = mean([k.corrected for k in tokens]) if rule.omega else None
+    if rule.omega:
+        told |= of_correction(tokens)
     if rule.advantage in CRITICS:
         where = targets(rule, tokens)
         errors = [k.s.values[k.t] - k.s.returns[k.t] for k in where]
@@ -799,6 +801,21 @@ def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> Colu
             ),
         }
     return told
+
+
+def of_correction(tokens: list[Token]) -> Columns:
+    """The columns that speak of the weights of the rollout correction."""
+    weights = [k.omega or 0.0 for k in tokens]
+    pull = [abs(k.a) for k in tokens]
+    taken_out = math.fsum(a for w, a in zip(weights, pull, strict=True) if w == 0)
+    weighed = math.fsum(w * a for w, a in zip(weights, pull, strict=True))
+    squares = len(tokens) * math.fsum(w * w for w in weights)
+    return {
+        "correction_mean": mean(weights),
+        "correction_scale": ratio_of(weighed, math.fsum(pull)),
+        "correction_masked_frac": ratio_of(taken_out, math.fsum(pull)),
+        "correction_ess_frac": ratio_of(math.fsum(weights) ** 2, squares),
+    }
 
 
 def of_update(rule: Rule, update: Update) -> Columns:
@@ -835,7 +852,6 @@ def of_update(rule: Rule, update: Update) -> Columns:
     told["positive_advantage_frac"] = ratio_of(good, good + bad)
     if rule.omega:
         told |= {
-            "correction_mean": mean([k.omega or 0.0 for k in tokens]),
             "corrected_positive_frac": mean([k.corrected and k.a > 0 for k in tokens]),
             "corrected_negative_frac": mean([k.corrected and k.a < 0 for k in tokens]),
         }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer import Argument, Context, Option
 
@@ -16,7 +16,7 @@ from sorl.objective import Algorithm
 from sorl.recording.segments import TYPES
 from sorl.replay import tables
 from sorl.replay.tables import Replay, Rows
-from sorl.spec import InputError
+from sorl.spec import Column, InputError
 from sorl.store import batches
 
 # Table -> its title and the columns that a terminal shows.
@@ -44,6 +44,34 @@ TABLES = {
         "algorithm update position turn_index token log_ratio unit_ratio advantage clipped weight",
     ),
 }
+# With --corrections, in place of these.
+CORRECTION_TABLES = {
+    "corrections": (
+        "What each correction leaves of the batch; omega: before cap and mask, weight: after them",
+        (
+            "correction omega_mean omega_max weight_mean weight_max capped_frac masked_frac ess_frac "
+            "gradient_left shrinks"
+        ),
+    ),
+    "correction_turns": (
+        "By turn",
+        (
+            "correction turn_index n_tokens omega_mean weight_mean masked_frac gradient_left "
+            "gradient_masked_frac"
+        ),
+    ),
+    "correction_positions": (
+        "By fifths of what the policy wrote in a trajectory",
+        "correction part n_tokens omega_mean weight_mean masked_frac gradient_left gradient_masked_frac",
+    ),
+    "silenced": (
+        "Who keeps less than a tenth of its pull; the half that keeps least against the other half",
+        (
+            "correction silenced silenced_frac left_shortest left_longest tokens_least tokens_most tokens_p "
+            "reward_least reward_most reward_p"
+        ),
+    ),
+}
 _SET = "Change every algorithm, e.g. clip.high=0.3. Repeatable."
 _TOKENS = "List the tokens of --trajectory; default: the one with the largest gradient share."
 
@@ -65,10 +93,13 @@ def replay(
     trajectory: int | None = Option(None, min=0, help="Also list every token of this trajectory."),
     tokens: bool = Option(False, "--tokens", help=_TOKENS),
     top: int = Option(3, min=0, help="Turns to list per algorithm, by gradient share."),
+    corrections: bool = Option(
+        False, "--corrections", help="Ask instead what each rollout correction leaves of the batch."
+    ),
     gradients: bool = Option(
         False, "--gradients", help="Also compute true gradients; needs stored weights, slower."
     ),
-    table: str | None = one_of("--table", *TABLES, more=": only this table"),
+    table: str | None = one_of("--table", *TABLES, *CORRECTION_TABLES, more=": only this table"),
     form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
     output: Path | None = OUTPUT,
     double: bool = Option(False, "--float64", help="Compute in float64 instead of float32."),
@@ -81,8 +112,12 @@ def replay(
     Each algorithm recomputes its own advantages. A value that the batch does not determine is NULL, with the
     reason.
     """
+    corrections = corrections or table in CORRECTION_TABLES
+    known_tables = CORRECTION_TABLES if corrections else TABLES
+    if table is not None and table not in known_tables:
+        raise InputError(f"--corrections has no table {table}; it has {', '.join(known_tables)}")
     if form in ("csv", "parquet") and table is None:
-        raise InputError(f"--format {form} holds one table: add --table {'|'.join(TABLES)}")
+        raise InputError(f"--format {form} holds one table: add --table {'|'.join(known_tables)}")
     if form == "parquet" and output is None:
         raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
     folder = run_folder(ctx.obj, run)
@@ -100,6 +135,22 @@ def replay(
     torch.set_num_threads(threads)
     algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
     dtype = torch.float64 if double else torch.float32
+    if corrections:
+        from sorl.replay import corrections as weighing
+
+        own = next(iter(algorithms))
+        weighed = weighing.weigh_corrections(stored, algorithms, own, update or None, dtype)
+        head = {
+            "run": folder.name,
+            "step": step,
+            "own": own,
+            "updates": len(stored.updates if not update else set(update)),
+            "trajectories": len(stored.tokens),
+            "caveats": weighing.caveats(stored, own),
+        }
+        rows = weighing.tables(weighed, stored)
+        _write(head, rows, weighing.TABLES, Form(table, form, output))
+        return
     play = partial(engine.play, stored, algorithms, next(iter(algorithms)), update or None, dtype=dtype)
     done = play(trajectory=trajectory)
     if (tokens or table == "tokens") and trajectory is None:
@@ -118,35 +169,73 @@ def replay(
     found |= {"culprits": tables.culprits(done, top)} | (
         {"tokens": tables.tokens(done)} if done.tokens else {}
     )
-    found = found if table is None else {table: found[table]}
-    if form == "parquet" and table is not None and output is not None:
-        import pyarrow as pa
-
-        schema = pa.schema([(c.name, TYPES[c.type]) for c in tables.TABLES[table]])
-        save_parquet(pa.Table.from_pylist(found[table], schema=schema), output)
-    elif form == "json":
-        whole = {
-            "run": folder.name,
-            "step": step,
-            "own": done.own,
-            "updates": len(stored.updates),
-            "trajectories": len(stored.tokens),
-            "advantage_gap": done.advantage_gap,
-            "caveats": done.caveats,
-            "reasons": dict(done.reasons),
-            **found,
-        }
-        save(document(whole), output)
-    elif form == "csv" or output is not None:
-        names = {name: [c.name for c in tables.TABLES[name]] for name in found}
-        texts = (
-            as_text(names[name], [list(row.values()) for row in rows], "csv") for name, rows in found.items()
-        )
-        save("\n".join(texts), output)
+    head = {
+        "run": folder.name,
+        "step": step,
+        "own": done.own,
+        "updates": len(stored.updates),
+        "trajectories": len(stored.tokens),
+        "advantage_gap": done.advantage_gap,
+        "caveats": done.caveats,
+        "reasons": dict(done.reasons),
+    }
+    if form == "table" and output is None:
+        _print(folder.name, done, found if table is None else {table: found[table]})
     else:
-        _print(folder.name, done, found)
+        _write(head, found, tables.TABLES, Form(table, form, output))
     if incomplete:
         note(incomplete)
+
+
+class Form(NamedTuple):
+    """Which table is written, how and where."""
+
+    table: str | None  # None: all of them
+    form: str
+    output: Path | None
+
+
+def _write(
+    head: Mapping[str, Any], found: Mapping[str, Rows], columns: Mapping[str, Sequence[Column]], form: Form
+) -> None:
+    """Write tables as the form says; those of a terminal are those of the corrections."""
+    if form.table is not None:
+        found = {form.table: found[form.table]}
+    if form.form == "parquet" and form.table is not None and form.output is not None:
+        import pyarrow as pa
+
+        schema = pa.schema([(c.name, TYPES[c.type]) for c in columns[form.table]])
+        save_parquet(pa.Table.from_pylist(found[form.table], schema=schema), form.output)
+    elif form.form == "json":
+        save(document({**head, **found}), form.output)
+    elif form.form == "csv" or form.output is not None:
+        texts = []
+        for name, rows in found.items():
+            names = [column.name for column in columns[name]]
+            texts.append(as_text(names, [list(row.values()) for row in rows], "csv"))
+        save("\n".join(texts), form.output)
+    else:
+        _print_corrections(head, found)
+
+
+def _print_corrections(head: Mapping[str, Any], found: Mapping[str, Rows]) -> None:
+    from sorl.replay.corrections import acting
+
+    updates = "1 update" if head["updates"] == 1 else f"{head['updates']} updates together"
+    echo(f"{head['run']}, step {head['step']}: {updates} on {head['trajectories']} trajectories")
+    for caveat in head["caveats"]:
+        echo(f"! {caveat}")
+    shown = acting(found["corrections"]) if "corrections" in found else None
+    if shown is not None and not shown:
+        echo("Sampler and trainer give the tokens the same log-probs: no correction changes anything here.")
+        return
+    for name, table in found.items():
+        title, names = CORRECTION_TABLES[name]
+        # in detail only those that do something
+        rows = [row for row in table if shown is None or name == "corrections" or row["correction"] in shown]
+        echo(f"\n{title}")
+        columns = names.split()
+        print_table(columns, [[row[column] for column in columns] for row in rows], null="NULL")
 
 
 def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:

@@ -121,7 +121,8 @@ class _Looks(NamedTuple):
 def _look_for(log: Log, causes: Sequence[Cause], checks: Sequence[Check]) -> _Looks:
     looks = _Looks([], {}, {})
     for cause in causes:
-        if cause.scalar and log.ledger and log.steps < LONG:
+        is_too_short = cause.scalar and log.ledger and log.steps < LONG
+        if is_too_short or not cause.arises(log):
             continue
         proof = defining_violation(cause, checks)
         with noting(looks.failed, cause.name):

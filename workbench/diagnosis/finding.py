@@ -97,6 +97,7 @@ class Cause:
     # hold in the same step.
     defined_by: str = ""
     holds: str = ""
+    arises: Callable[[Log], bool] = field(default=lambda log: True, repr=False)  # whether there is a question
 
     def missing(self, log: Log) -> list[str]:
         """Return what the log lacks for an answer."""

@@ -46,6 +46,13 @@ SIGNALS = {
         "step.env_all_ac_tokens_per_turn",
     ),
     "sampler mismatch": ("minibatch.mismatch", "step.mismatch_kl"),
+    # the last one is NeMo-RL's, of the weights before or after the clamp
+    "correction weight": (
+        "step.correction_scale",
+        "minibatch.correction_mean",
+        "step.sampling_importance_ratio",
+    ),
+    "order of the data": ("trajectory.sample", "trajectory.question"),
 }
 # Columns that keep the name they have in the log of another trainer.
 EVALUATION = re.compile(r"(eval|val|test|validation)_.*(acc|reward|score|success|pass|avg|mean)")
@@ -64,6 +71,8 @@ COLUMNS = {
         "step",
         "trajectory",
         "prompt_group",
+        "rollout_step",
+        "sample",
         "question",
         "answer",
         "ended",
@@ -76,6 +85,7 @@ COLUMNS = {
         "n_observation_tokens",
         "valid_turn_frac",
         "gradient_share",
+        "correction_mean",
     ),
     "token": (
         "step",

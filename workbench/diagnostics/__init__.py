@@ -70,7 +70,7 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
         pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
         row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
     acted = Trajectories(trained, tokens)
-    told = ("question", "gold", "answer", "ended", "rollout", "parent", "shared_tokens")
+    told = ("question", "gold", "answer", "ended", "rollout", "parent", "shared_tokens", "sample")
     trajectories: Columns = {name: getattr(trained, name) for name in told}
     trajectories |= {"trajectory": np.arange(len(trained)), "prompt_group": trained.group}
     trajectories |= {"rollout_step": trained.rollout_step} | {m.name: m(acted) for m in TRAJECTORIES}

@@ -16,6 +16,16 @@ TURN = Level.TURN
 UPDATE = Level.UPDATE
 
 
+def _correction_scale(t: Tokens, by: Segments) -> np.ndarray:
+    pull = np.abs(t.advantages)
+    return quotient(by.total(t.correction * pull), by.total(pull))
+
+
+def _masked_share(t: Tokens, by: Segments) -> np.ndarray:
+    pull = np.abs(t.advantages)
+    return quotient(by.total(np.where(t.correction == 0, pull, 0.0)), by.total(pull))
+
+
 def _good_share(t: Tokens, by: Segments) -> np.ndarray:
     good = by.total(np.where(t.advantages > 0, np.minimum(t.ratio, 1.2) * t.advantages, 0.0))
     bad = by.total(np.where(t.advantages < 0, np.maximum(t.ratio, 0.8) * -t.advantages, 0.0))
@@ -124,12 +134,51 @@ OF_TOKENS = (
     ),
     Measure(
         "correction_mean",
-        (UPDATE,),
+        (UPDATE, TURN, TRAJECTORY),
         Unit.RATIO,
         "<omega>_m after the cap or the mask",
         f"{VERL} (rollout_is_mean)",
         "Mean weight of the rollout correction on a token; NULL without one.",
         lambda t, by: by.mean(t.correction),
+        roll="tokens",
+    ),
+    Measure(
+        "correction_scale",
+        (UPDATE, STEP),
+        Unit.RATIO,
+        "sum omega |A| / sum |A|, omega after the cap or the mask",
+        f"{OURS}; NeMo-RL pull request 2269 (sampling_importance_ratio 0.06)",
+        "Factor by which the rollout correction scales the pull of the batch; NULL without one.",
+        _correction_scale,
+        alarm=Alarm(
+            "below",
+            0.5,
+            "more than half of the gradient is gone; weights of whole sequences fall so low where many tokens"
+            " differ a little. The mark is ours",
+            points=3,
+        ),
+    ),
+    Measure(
+        "correction_masked_frac",
+        (UPDATE, STEP),
+        Unit.FRACTION,
+        "sum |A| 1[omega = 0] / sum |A|",
+        OURS,
+        "Share of the pull of the batch that the mask of the rollout correction takes out; NULL without a"
+        " correction.",
+        _masked_share,
+        no_alarm="`corrected_frac` has it",
+    ),
+    Measure(
+        "correction_ess_frac",
+        (UPDATE, STEP),
+        Unit.FRACTION,
+        "(sum omega)^2 / (n sum omega^2), omega after the cap or the mask",
+        f"{VERL} (rollout_is_eff_sample_size)",
+        "Effective sample size of the weights of the rollout correction, as a share of the tokens; NULL"
+        " without one.",
+        lambda t, by: quotient(by.total(t.correction) ** 2, by.n * by.total(t.correction**2)),
+        no_alarm="`correction_scale` has it, and a mark of its own would depend on the method",
     ),
     *(
         Measure(

@@ -139,6 +139,7 @@ class Rollouts:
     rollout: np.ndarray | None = None
     parent: np.ndarray | None = None
     shared_tokens: np.ndarray | None = None
+    sample: np.ndarray | None = None  # the trainer's own number of the sample, in the order of its data
     # Per turn, None where no retriever was asked; empty where the sampler does not say.
     retrieval_status: Sequence[Sequence[str | None]] = ()  # found, empty or failed
     retrieval_seconds: Sequence[Sequence[float | None]] = ()

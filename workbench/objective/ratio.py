@@ -166,6 +166,10 @@ class Correction(Slot, kind="none"):  # and base of the corrections
         """Whether weights are divided by their mean."""
         return False
 
+    def omega(self, batch: Batch) -> Tensor | None:
+        """Weight of each token before a cap or a mask acts, (B, T), 1 off the mask; None for 1."""
+        return None
+
     def raw(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Weight of each token before normalisation, (B, T), and where omega was capped or set to 0; None for
         1.
@@ -221,8 +225,11 @@ class Tis(Correction, kind="tis"):
     level: Literal["token", "seq_prod"] = "token"
     normalise: bool = False
 
+    def omega(self, batch: Batch) -> Tensor:
+        return _omega(batch, self.level)
+
     def raw(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        omega = _omega(batch, self.level)
+        omega = self.omega(batch)
         cap = math.inf if self.cap is None else self.cap
         return omega.clamp(max=cap), omega > cap
 
@@ -245,9 +252,12 @@ class Mis(Correction, kind="mis"):
         super().__post_init__()
         self._require(0 <= self.low < self.high, "low", "a number of at least 0 and below high")
 
+    def omega(self, batch: Batch) -> Tensor:
+        return _omega(batch, "token" if self.level == "seq_geo_filter" else self.level)
+
     def raw(self, batch: Batch) -> tuple[Tensor, Tensor]:
         tested = _omega(batch, self.level)
-        weight = _omega(batch, "token") if self.level == "seq_geo_filter" else tested
+        weight = self.omega(batch) if self.level == "seq_geo_filter" else tested
         kept = torch.where((tested >= self.low) & (tested <= self.high), weight, 0)
         return kept, kept == 0
 

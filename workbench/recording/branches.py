@@ -96,6 +96,7 @@ _OF_THE_ROLLOUT = (
     "reward",
     "group",
     "rollout_step",
+    "sample",
     "success",
     "truncated",
     "answered",

@@ -62,6 +62,7 @@ ROLLOUTS = (
     "turns",
     "group",
     "rollout_step",
+    "sample",
     "searches",
     "status",
     "question",
@@ -395,6 +396,7 @@ class Joined:
             gold=told["gold"],
             answer=answer,
             ended=ended,
+            sample=told["sample"],
             **known,
         )
 

@@ -167,6 +167,11 @@ TABLES: tuple[Table, ...] = (
                 "parent", "BIGINT", "Trajectory of the same rollout that it branches off; NULL without one."
             ),
             Column("shared_tokens", "BIGINT", "Tokens at its beginning that are those of its parent."),
+            Column(
+                "sample",
+                "BIGINT",
+                "The trainer's own number of the sample, counted in the order of the data; NULL without one.",
+            ),
             Column("question", "VARCHAR", "The question, as the policy read it."),
             Column("gold", "VARCHAR", "The expected answer."),
             Column("answer", "VARCHAR", "The answer that the policy gave; NULL without one."),

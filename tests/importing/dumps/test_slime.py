@@ -80,6 +80,13 @@ def test_question_answer_and_end_are_the_samples() -> None:
     assert (row.question, row.answer, row.ended) == ("question 0", "turn of 4 ", "answer")
 
 
+def test_rows_have_the_number_of_their_sample_also_without_tokens() -> None:
+    for folder in (GATHERED, RANKS):
+        for step in dump_of(folder).steps(-1):
+            assert all(isinstance(row.sample, int) for row in step.rows)
+            assert [row.without_tokens().sample for row in step.rows] == [row.sample for row in step.rows]
+
+
 def test_all_trained_tokens_find_their_rollout() -> None:
     for step in dump_of(GATHERED).steps(-1):
         assert step.coverage is not None

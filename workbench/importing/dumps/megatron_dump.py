@@ -220,6 +220,7 @@ class MegatronDump(Dump):
             reward=source.raw_reward,
             group=item.group,
             columns=source.columns,
+            sample=source.index,
             ended="max_tokens" if source.is_truncated else None,
         )
         versions = _versions_of(item, rollouts)
@@ -235,6 +236,7 @@ class MegatronDump(Dump):
         return replace(
             row,
             reward=source.raw_reward if reward is None else reward,
+            sample=optional_number(sample.get("index", source.index), "index", rollouts.at(item.sample)),
             question=message_text(talk.get("prompt", sample.get("prompt")), "user"),
             answer=message_text(talk.get("messages", sample.get("response")), "assistant"),
             ended=ENDED_OF_STATUS.get(str(sample.get("status"))),

@@ -202,6 +202,8 @@ def rollout_arrays(step: DumpStep) -> dict[str, Any]:
         arrays["turns"] = np.array([len(row.turn_lengths or ()) for row in rows], dtype=np.int64)
     if all(row.version is not None for row in rows):
         arrays["rollout_step"] = np.array([row.version for row in rows], dtype=np.int64)
+    if all(row.sample is not None for row in rows):
+        arrays["sample"] = np.array([row.sample for row in rows], dtype=np.int64)
     prompts = [row.tokens[: row.prompt_length] for row in rows]
     responses = [row.tokens[row.prompt_length :] for row in rows]
     for name, parts in (("prompts", prompts), ("responses", responses)):

@@ -47,6 +47,7 @@ class Row:
     version: int | None = None  # the step whose weights sampled it
     newest_version: int | None = None  # of a rollout that several versions sampled: the last one
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)  # (R,) float32 each, by COLUMNS
+    sample: int | None = None  # the trainer's own number of it, counted in the order of the data
     question: str | None = None
     answer: str | None = None
     ended: str | None = None  # answer, max_turns or max_tokens
@@ -80,6 +81,7 @@ class Row:
             group=self.group,
             version=self.version,
             newest_version=self.newest_version,
+            sample=self.sample,
             question=self.question,
             answer=self.answer,
             ended=self.ended,
