@@ -149,7 +149,7 @@ def stream(draw: Draw) -> np.ndarray:
 
 
 def shuffled(draw: Draw, passes: float) -> np.ndarray:
-    """Passes over a data set, each in an order of its own."""
+    """Passes over a data set, each in an order of its own, (N,) or a little more."""
     size = int(ORDER_STEPS * QUESTIONS / passes)
     return np.concatenate([draw.permutation(size) for _ in range(LENGTH // size + 1)])
 
@@ -179,9 +179,10 @@ def ordered(seed: int, order: str, fault: str, is_known: bool, is_async: bool = 
     """A run over an order of data, resumed at a drawn step, with a fault of the resume."""
     draw = np.random.default_rng(seed)
     at = int(draw.integers(10, 25))
-    data = pd.DataFrame({"question": ORDERS[order](draw), "sample": np.arange(LENGTH)})
+    data = pd.DataFrame({"question": ORDERS[order](draw)})
+    data["sample"] = np.arange(len(data))
     if "filter" in fault:
-        data = data[draw.uniform(size=LENGTH) > draw.uniform(0.2, 0.6)]
+        data = data[draw.uniform(size=len(data)) > draw.uniform(0.2, 0.6)]
     data = data.iloc[_places(fault, at * QUESTIONS, data["question"], draw)]
     count = min(len(data) // QUESTIONS, ORDER_STEPS)
     data = data.iloc[: count * QUESTIONS]

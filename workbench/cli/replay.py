@@ -169,7 +169,7 @@ def replay(
     found |= {"culprits": tables.culprits(done, top)} | (
         {"tokens": tables.tokens(done)} if done.tokens else {}
     )
-    head = {
+    head_of_replay: dict[str, Any] = {
         "run": folder.name,
         "step": step,
         "own": done.own,
@@ -182,7 +182,7 @@ def replay(
     if form == "table" and output is None:
         _print(folder.name, done, found if table is None else {table: found[table]})
     else:
-        _write(head, found, tables.TABLES, Form(table, form, output))
+        _write(head_of_replay, found, tables.TABLES, Form(table, form, output))
     if incomplete:
         note(incomplete)
 

@@ -234,7 +234,8 @@ def _ordered(rows: Iterable[Mapping[str, Any]], columns: Iterable[Column]) -> Ro
 
 def _by(weighed: Iterable[Weighed], key: str) -> Iterator[dict[str, Any]]:
     for one in weighed:
-        for value, tokens in one.tokens.groupby(key):
+        for value in sorted(one.tokens[key].unique().tolist()):
+            tokens = one.tokens[one.tokens[key] == value]
             yield {**one.who, key: int(value), **_measures(tokens)}
 
 
