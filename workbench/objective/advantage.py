@@ -191,6 +191,14 @@ class Bilevel(Advantage, kind="bilevel"):
         return replace(batch, advantages=_whitened(raw, batch, self.whiten), returns=returns)
 
 
+def first_rows(rollout: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first row of each rollout, and the place of each row's rollout among them, (B,)."""
+    _, index = torch.unique(rollout, return_inverse=True)
+    place = torch.arange(len(index), device=index.device)
+    none_yet = place.new_full((int(index.max()) + 1,), len(index))
+    return none_yet.scatter_reduce(0, index, place, "amin"), index
+
+
 def compare(total: Tensor, group: Tensor, rollout: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0,
     std 1.
@@ -199,9 +207,7 @@ def compare(total: Tensor, group: Tensor, rollout: Tensor | None = None) -> tupl
     reward of its first row.
     """
     if rollout is not None:
-        _, index = torch.unique(rollout, return_inverse=True)
-        place = torch.arange(len(index), device=index.device)
-        first = place.new_full((int(index.max()) + 1,), len(index)).scatter_reduce(0, index, place, "amin")
+        first, index = first_rows(rollout)
         centred, deviation, size = compare(total[first], group[first])
         return centred[index], deviation[index], size[index]
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
@@ -301,14 +307,19 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
             rows = inside.any(1)
             rollout = None if batch.rollout is None else batch.rollout[rows]
             centred, *_ = compare(reward.total[rows], batch.group[rows], rollout)
-            whole, deviation, size = compare(centred, torch.zeros_like(batch.group[rows]), rollout)
-            # At the mean but for rounding: its sign would be counted, and clipped.
-            rest = torch.where(whole.abs() <= 1e-12 * centred.abs().amax(), 0, whole)
-            made = torch.where(deviation > self.eps, rest / deviation, rest)
-            made = torch.where(size == 1, 0, made).clamp(-self.limit, self.limit)  # alone, it is its own mean
-            per_row = advantages.new_zeros(len(turn)).masked_scatter(rows, made.to(advantages.dtype))
+            made = self._whitened(centred, rollout).to(advantages.dtype)
+            per_row = advantages.new_zeros(len(turn)).masked_scatter(rows, made)
             advantages = torch.where(inside, per_row[:, None], advantages)
         return replace(batch, advantages=advantages, returns=None)
+
+    def _whitened(self, centred: Tensor, rollout: Tensor | None) -> Tensor:
+        """Advantages of the sequences that have a turn, whitened over them and clamped."""
+        whole, deviation, size = compare(centred, torch.zeros_like(centred, dtype=torch.long), rollout)
+        # At the mean but for rounding: its sign would be counted, and clipped.
+        rest = torch.where(whole.abs() <= 1e-12 * centred.abs().amax(), 0, whole)
+        made = torch.where(deviation > self.eps, rest / deviation, rest)
+        # alone, it is its own mean
+        return torch.where(size == 1, 0, made).clamp(-self.limit, self.limit)
 
 
 class ReinforcePp(Advantage, kind="reinforce_pp"):

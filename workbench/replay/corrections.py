@@ -234,7 +234,7 @@ def _ordered(rows: Iterable[Mapping[str, Any]], columns: Iterable[Column]) -> Ro
 
 def _by(weighed: Iterable[Weighed], key: str) -> Iterator[dict[str, Any]]:
     for one in weighed:
-        for value in sorted(one.tokens[key].unique().tolist()):
+        for value in np.unique(one.tokens[key].to_numpy()).tolist():
             tokens = one.tokens[one.tokens[key] == value]
             yield {**one.who, key: int(value), **_measures(tokens)}
 
