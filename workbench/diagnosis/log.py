@@ -76,6 +76,8 @@ COLUMNS = {
         "n_observation_tokens",
         "valid_turn_frac",
         "gradient_share",
+        "rollout_step",
+        "gap",
     ),
     "token": (
         "step",
@@ -249,6 +251,13 @@ class Log:
         """The score as the verdict on logs of unknown noise sees it."""
         score = self.series("step", "success")
         return UnsizedCurve(score.tolist(), score.index.tolist())
+
+    @cached_property
+    def is_recorded(self) -> bool:
+        """Whether another trainer made the run, and our recorder or an import wrote the ledger."""
+        with suppress(ValueError, LookupError, TypeError):
+            return self.ledger and bool(json.loads(self.run["versions"])["trainer"])
+        return False
 
     @cached_property
     def trainer(self) -> str:

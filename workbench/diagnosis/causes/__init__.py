@@ -1,11 +1,11 @@
 """The causes that a diagnosis looks for, one family a file."""
 
-from sorl.diagnosis.causes import batch, learning, outcome, policy, sampler, world
+from sorl.diagnosis.causes import batch, learning, mismatch, outcome, policy, sampler, world
 from sorl.diagnosis.finding import Cause
 
 CAUSES: tuple[Cause, ...] = tuple(
     found
-    for module in (sampler, batch, world, learning, policy, outcome)
+    for module in (sampler, mismatch, batch, world, learning, policy, outcome)
     for found in vars(module).values()
     if isinstance(found, Cause)
 )
