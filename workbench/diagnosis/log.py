@@ -86,6 +86,7 @@ COLUMNS = {
         "valid_turn_frac",
         "gradient_share",
         "correction_mean",
+        "gap",
     ),
     "token": (
         "step",
@@ -259,6 +260,13 @@ class Log:
         """The score as the verdict on logs of unknown noise sees it."""
         score = self.series("step", "success")
         return UnsizedCurve(score.tolist(), score.index.tolist())
+
+    @cached_property
+    def is_recorded(self) -> bool:
+        """Whether another trainer made the run, and our recorder or an import wrote the ledger."""
+        with suppress(ValueError, LookupError, TypeError):
+            return self.ledger and bool(json.loads(self.run["versions"])["trainer"])
+        return False
 
     @cached_property
     def trainer(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics import advantage, divergence, ratio, step, turn, update
+from sorl.diagnostics import advantage, divergence, gap, ratio, step, turn, update
 from sorl.diagnostics.declare import Measure, declared
 from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from sorl.diagnostics.step import StepView
@@ -17,7 +17,7 @@ from sorl.spec import Level
 from sorl.spec import table as declaration
 
 # Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
-TOKEN_MEASURES = sorted(declared(update, ratio, divergence, advantage), key=lambda m: m in update.PROBE)
+TOKEN_MEASURES = sorted(declared(update, ratio, divergence, gap, advantage), key=lambda m: m in update.PROBE)
 AT = {level: [m for m in TOKEN_MEASURES if level in m.at] for level in Level}
 STEP_MEASURES = declared(step)
 TURN_MEASURES, TURN_STEP_MEASURES = (

@@ -223,6 +223,16 @@ def stretches(tokens: Any, written: Any) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
+class Revisits:
+    """Tokens of a step whose whole past an earlier step had as well; log-probs in nats."""
+
+    tokens: int
+    sampler_shift: float | None  # mean |change| of the sampler's log-probs since then; None without a token
+    trainer_shift: float | None  # the same of the trainer's
+    steps: float | None  # since the earlier of them, median
+
+
+@dataclass(frozen=True)
 class StepEvidence:
     """One step: its fresh rollouts, the trajectories that it trained on, its updates, and where its time
     went.
@@ -247,6 +257,7 @@ class StepEvidence:
     memory_peak: int | None = None  # bytes
     # (trajectory, turn) where the batch is not what was sampled
     mismatches: Sequence[tuple[int, int]] | None = None
+    revisits: Revisits | None = None  # None: nobody remembers earlier steps
 
 
 def fingerprint(*parts: bytes) -> int:

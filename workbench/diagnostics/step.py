@@ -1,6 +1,7 @@
 """Steps: what the fresh rollouts look like, what the updates did over all, and where the time went."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -319,6 +320,48 @@ def _share_of_own(inner: np.ndarray, squared: np.ndarray, rollout: _Words, own: 
     nearest = likeness >= likeness.max() - 1e-9
     return float(nearest[own] / nearest.sum())
 
+
+def _revisited(name: str, formula: str, description: str, of: Callable[[Any], Any], unit: Unit) -> Measure:
+    return _row(name, DESCRIBES, unit, formula, OURS, description, lambda v: of(v.known.revisits))
+
+
+REVISITS = (
+    replace(
+        _revisited(
+            "revisited_tokens",
+            "first tokens of trajectories whose whole past an earlier step had as well",
+            "Tokens that sampler and trainer have scored before, after the same words; NULL in runs"
+            " of sorl's own"
+            " trainer.",
+            lambda revisits: revisits.tokens,
+            Unit.TOKENS,
+        ),
+        sql_type="BIGINT",
+    ),
+    _revisited(
+        "sampler_revisit_shift",
+        "mean |log_prob_behaviour now - then| over revisited tokens",
+        "How far the sampler's log-probs of the same tokens have moved: 0 where its weights never"
+        " change. NULL"
+        " without a revisited token.",
+        lambda revisits: revisits.sampler_shift,
+        Unit.NATS,
+    ),
+    _revisited(
+        "trainer_revisit_shift",
+        "mean |log p now - then| over revisited tokens, p of the trainer before the step's updates",
+        "How far the trainer's log-probs of the same tokens have moved. NULL without a revisited token.",
+        lambda revisits: revisits.trainer_shift,
+        Unit.NATS,
+    ),
+    _revisited(
+        "revisit_steps",
+        "median over revisited tokens of the steps since the last visit",
+        "How many steps the shifts of revisited tokens are of. NULL without a revisited token.",
+        lambda revisits: revisits.steps,
+        Unit.COUNT,
+    ),
+)
 
 TABLE = (
     _row(

@@ -152,6 +152,11 @@ class Tokens:
         chosen = x.detach().reshape(-1).index_select(0, self._index)
         return np.asarray((chosen.double() if x.is_floating_point() else chosen).cpu().numpy())
 
+    @cached_property
+    def old_is_sampler(self) -> bool:
+        """Whether the old log-probs are the sampler's own, so that they say nothing about the trainer."""
+        return bool(np.array_equal(self.log_prob_old, self.log_prob_behaviour))
+
     def scalar(self, name: str) -> np.ndarray | None:
         """A value per update as the learner reported it, masked where it is None; None when it was never
         reported.
@@ -182,6 +187,13 @@ class Tokens:
     # (U,) each
     log_ratio_quantiles: list[np.ndarray] = _of(lambda t: t.by_update.quantiles(t.log_ratio, QUANTILES))
     mismatch: np.ndarray = _of(lambda t: t.log_prob_old - t.log_prob_behaviour)
+    # (M,) of the policy before the step's updates. A trainer that takes the sampler's log-probs for the old
+    # ones tells them in its first update alone.
+    log_prob_trainer: np.ndarray = _of(lambda t: t.log_prob if t.old_is_sampler else t.log_prob_old)
+    is_unmoved: np.ndarray = _of(
+        lambda t: t.update == 0 if t.old_is_sampler else np.ones(len(t.update), bool)
+    )
+    gap: np.ndarray = _of(lambda t: t.log_prob_trainer - t.log_prob_behaviour)
     active: np.ndarray = _of(lambda t: t.active_low | t.active_high)  # gradient stopped by the clip
     weight: np.ndarray = _of(lambda t: np.abs(t.gradient_weight))  # |d loss / d log_prob|
 

@@ -41,6 +41,7 @@ from sorl.diagnostics.tokens import CLAMP
 from sorl.recording.branches import find_branches, merge_rows
 from sorl.recording.ledger import AVERAGED, PARTS, SUMMED, TERMS, TOKENS, decode
 from sorl.recording.recorder import Recorder
+from sorl.recording.revisits import Memory
 from sorl.recording.witness import as_columns, row_checksum, total_checksum, trained_rows
 from sorl.spec import BatchesSettings, LearnSettings, RecordSettings, RunSettings
 
@@ -127,6 +128,7 @@ class Scribe:
         self._history: list[dict[str, Any]] = []
         self._others: list[Path] = []  # folders of the other ranks
         self._ended = False  # the trainer said so
+        self._memory = Memory()  # of what this session has seen
 
     def open(self, meta: dict[str, Any]) -> None:
         """Begin the run, or continue it: what it has on the disk is what its watches have seen."""
@@ -237,7 +239,8 @@ class Scribe:
         self.recorder.batch(step, joined.packed())
         if joined.seen is not None:
             self.recorder.rows("witness_batch", {"step": step, **joined.witnessed()})
-        self.recorder.step(step, joined.evidence())
+        evidence = joined.evidence()
+        self.recorder.step(step, replace(evidence, revisits=self._memory.see(step, evidence)))
 
     def stop(self) -> int:
         """Write what is left: the trainer is gone. Returns 1 where rows could not be written."""

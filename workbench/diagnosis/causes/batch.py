@@ -8,6 +8,7 @@ import pandas as pd
 
 from sorl.diagnosis.changepoint import CLEAR, Evidence, before, reward_after, sure
 from sorl.diagnosis.finding import Clue, among, cause, sql
+from sorl.diagnosis.gap import KERNELS
 from sorl.diagnosis.log import Log
 
 NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
@@ -260,6 +261,8 @@ def corrupt_log_prob(log: Log) -> Clue | None:
     total = frame["mismatch"] * frame["tokens"]
     rest = (total - frame["mismatch_max"]) / (frame["tokens"] - 1).clip(lower=1)
     usual_rest = RISE * float(frame["mismatch"].iloc[: max(1, len(frame) // 5)].median())
+    if log.is_recorded:  # its gap may have been there from the start: then its largest token is no outlier
+        usual_rest = KERNELS
     alone = (frame["mismatch_max"] > _NATS) & (rest < max(NOISE, usual_rest))
     if not alone.any():
         return None

@@ -6,6 +6,7 @@ import pandas as pd
 from sorl.diagnosis.causes import batch
 from sorl.diagnosis.changepoint import Evidence, before, first
 from sorl.diagnosis.finding import Clue, among, cause, sql
+from sorl.diagnosis.gap import told_apart
 from sorl.diagnosis.log import Log
 
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
@@ -33,7 +34,11 @@ _SAMPLER = (
 def parted(log: Log) -> dict[str, Clue]:
     """Return the clue of why sampler and trainer disagree, by the cause that fits; nothing
     where they agree.
+
+    Another trainer's run has no fault lab behind it and more ways to part: `gap.told_apart` reads it.
     """
+    if log.is_recorded and log.measured("minibatch", "gap"):
+        return told_apart(log)
     series = log.series("minibatch", "mismatch")
     series = series[~series.index.isin(log.rescored)]
     start = _rises(series, batch.NOISE)
@@ -125,6 +130,8 @@ def route_mismatch(log: Log) -> Clue | None:
     above all. A dense model has no routes, and the question does not arise.
     """
     routes = log.series("minibatch", "route_mismatch_frac")
+    if routes.empty and log.is_recorded:
+        return parted(log).get("route_mismatch")
     routes = routes[~routes.index.isin(log.rescored)]
     if (start := _rises(routes, ROUTES)) is None:
         return None
