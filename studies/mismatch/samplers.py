@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sorl.agent.engines import hf
 from sorl.agent.episode import Episode, collate
 from sorl.agent.routing import routers
+from sorl.agent.tokenizer import build_tokenizer
 from sorl.agent.worlds import build
 from sorl.batch import Batch
 from sorl.learn.faults.kinds import rounded
@@ -68,15 +70,15 @@ Sampler = Callable[[Scene, int], Rolled]
 def roll_out(
     scene: Scene,
     step: int,
-    model: nn.Module,
-    dtype: str = "float32",
+    model: PreTrainedModel,
+    dtype: Literal["float32", "bfloat16"] = "float32",
     temperature: float = 1.0,
     of_groups: Sequence[int] = range(GROUPS),
 ) -> list[Episode]:
     """Episodes of a step by a model."""
     settings = EngineSettings(dtype=dtype, temperature=temperature)
     world = build(scene.course.settings.world.model_copy(update={"max_turns": MOST_TURNS}))
-    engine = hf.HFEngine(model, world.tokenizer(), settings)
+    engine = hf.HFEngine(model, build_tokenizer(), settings)
     asked = scene.questions(step)
     groups = np.repeat(list(of_groups), ROLLOUTS).tolist()
     questions = [asked[group] for group in groups]
@@ -96,8 +98,8 @@ def honest(scene: Scene, step: int) -> Rolled:
 
 def late(scene: Scene, step: int) -> Rolled:
     """Groups of different age, up to `strength` steps, each with its true version."""
-    rolled = []
-    versions = []
+    rolled: list[Episode] = []
+    versions: list[int] = []
     oldest = min(step, int(scene.strength))
     ages = scene.draw.integers(0, oldest + 1, GROUPS) if scene.variant == "mixed" else [oldest] * GROUPS
     for age in sorted(set(map(int, ages))):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sorl.diagnosis.changepoint import Evidence, before
 from sorl.diagnosis.finding import Clue, Grade
@@ -171,8 +172,11 @@ def _ages(log: Log, start: int) -> Ages:
     age = frame["step"] - frame["rollout_step"]
     fresh = frame.loc[age <= 0, "gap"]
     older = frame.loc[age > 0, "gap"]
-    means = [float(part.mean()) if len(part) >= FEWEST_ROWS else np.nan for part in (fresh, older)]
-    return Ages(*means, age=float(age[age > 0].mean()))
+    return Ages(_mean_of_rows(fresh), _mean_of_rows(older), float(age[age > 0].mean()))
+
+
+def _mean_of_rows(gaps: pd.Series) -> float:
+    return float(gaps.mean()) if len(gaps) >= FEWEST_ROWS else float("nan")
 
 
 def _version_lag(gap: Gap, ages: Ages) -> dict[str, Clue]:
