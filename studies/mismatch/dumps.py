@@ -45,7 +45,7 @@ def write(scene: Scene, folder: Path, layout: str) -> float:
     if layout == "NeMo-RL":
         model = MODEL_OF_FAMILY[scene.course.settings.policy.family]
         (folder / "config.yaml").write_text(f"policy:\n  model_name: {model}\n")
-    gaps: list[Any] = []
+    gaps: list[float] = []
     for step in range(scene.steps):
         rows = _rows(scene, step)
         writer(folder, step, rows)

@@ -16,10 +16,12 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sorl.agent.engines import hf
 from sorl.agent.episode import Episode, collate
 from sorl.agent.routing import routers
+from sorl.agent.tokenizer import build_tokenizer
 from sorl.agent.worlds import build
 from sorl.batch import Batch
 from sorl.learn.faults.kinds import rounded
@@ -68,15 +70,15 @@ Sampler = Callable[[Scene, int], Rolled]
 def roll_out(
     scene: Scene,
     step: int,
-    model: Any,
+    model: PreTrainedModel,
     dtype: Literal["float32", "bfloat16"] = "float32",
     temperature: float = 1.0,
     of_groups: Sequence[int] = range(GROUPS),
 ) -> list[Episode]:
     """Episodes of a step by a model."""
     settings = EngineSettings(dtype=dtype, temperature=temperature)
-    world: Any = build(scene.course.settings.world.model_copy(update={"max_turns": MOST_TURNS}))
-    engine = hf.HFEngine(model, world.tokenizer(), settings)
+    world = build(scene.course.settings.world.model_copy(update={"max_turns": MOST_TURNS}))
+    engine = hf.HFEngine(model, build_tokenizer(), settings)
     asked = scene.questions(step)
     groups = np.repeat(list(of_groups), ROLLOUTS).tolist()
     questions = [asked[group] for group in groups]
@@ -96,7 +98,7 @@ def honest(scene: Scene, step: int) -> Rolled:
 
 def late(scene: Scene, step: int) -> Rolled:
     """Groups of different age, up to `strength` steps, each with its true version."""
-    rolled = []
+    rolled: list[Episode] = []
     versions: list[int] = []
     oldest = min(step, int(scene.strength))
     ages = scene.draw.integers(0, oldest + 1, GROUPS) if scene.variant == "mixed" else [oldest] * GROUPS

@@ -42,9 +42,7 @@ def test_the_dump_of_a_trainer_is_imported_diagnosed_audited_and_replayed(folder
     ((rows,),) = asked(runs, "SELECT count(*) FROM trajectory")
     assert rows >= steps
     (diagnosis,) = json.loads(done("diagnose", run_id, "--format", "json", runs=runs).stdout)
-    # The noise of the samples' log-probs is made up, and larger than rounding.
-    critical = {one["cause"] for one in diagnosis["findings"] if one["severity"] == "critical"}
-    assert critical <= {"part_differs"}
+    assert not [one for one in diagnosis["findings"] if one["severity"] == "critical"]
     assert "No identity is violated" in done("audit", run_id, runs=runs).stdout
     if folder in WITHOUT_BATCHES:
         refused("no stored batches", "replay", run_id, runs=runs)

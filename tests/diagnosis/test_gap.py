@@ -123,6 +123,10 @@ def test_kernel_noise_is_no_finding():
     assert names(Made(gap=np.resize([2e-5, 4e-4], STEPS))) == []
 
 
+def test_a_gap_of_three_steps_is_too_short_to_be_named():
+    assert names(Made(gap=np.where(np.arange(STEPS) < STEPS - 3, 1e-5, 0.3), settings=DENSE)) == []
+
+
 def test_ordinary_lag_is_no_finding_and_large_lag_is():
     usual = Made(gap=0.03, age=1, gap_by_age=(1e-5, 0.03))
     large = Made(gap=0.1, age=1, gap_by_age=(1e-5, 0.1))

@@ -44,6 +44,9 @@ _NO_SIGNAL = (
     "heldout_episodes",
     "updates",
     "first_log_ratio_abs_max",
+    "revisit",
+    "sampler_revisit",
+    "trainer_revisit",
 )
 SLACK = 0.1  # of the run: two drifts whose beginnings lie so close began together
 CONSEQUENCE = 0.6  # of the confidence of a finding that another one explains

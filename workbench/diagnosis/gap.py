@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sorl.diagnosis.changepoint import Evidence, before
 from sorl.diagnosis.finding import Clue, Grade
@@ -34,6 +35,7 @@ FEWEST_REVISITS = 10  # tokens
 SHIFT = 1e-3  # nats by which the trainer must have moved on them
 ROUNDING = 0.012  # nats a token, beyond which rounding is no explanation
 ROUNDING_OF_MIXTURE = 0.008  # the same of a mixture of experts, where more than that changes routes
+FEWEST_STEPS = 4  # since it began, without which nothing is said
 FIRST_STEP = 1  # of training: trainers count from 0 or from 1
 FEWEST_ROWS = 10  # trajectories of one age
 MIXTURE = re.compile(r"moe|mixtral|\b[0-9.]+b-a[0-9.]+b|deepseek-v[23]|gpt-oss|expert", re.IGNORECASE)
@@ -68,7 +70,9 @@ class Gap:
 
 
 def gap_since(log: Log) -> Gap | None:
-    """The gap from the first of two steps at which it lies above kernel noise and what was usual."""
+    """The gap from the first of two steps at which it lies above kernel noise and what was usual; None where
+    there is none, or where it has lasted for too few steps.
+    """
     series = log.series("minibatch", "gap")
     values = series.to_numpy()
     usual = np.array([np.median(values[:i]) if i else 0.0 for i in range(max(0, len(values) - 1))])
@@ -78,6 +82,8 @@ def gap_since(log: Log) -> Gap | None:
         return None
     start = int(series.index[above[0]])
     since = series[series.index >= start]
+    if len(since) < FEWEST_STEPS:
+        return None
     third = max(2, len(since) // 3)
     return Gap(
         start,
@@ -171,10 +177,11 @@ def _ages(log: Log, start: int) -> Ages:
     age = frame["step"] - frame["rollout_step"]
     fresh = frame.loc[age <= 0, "gap"]
     older = frame.loc[age > 0, "gap"]
-    of_fresh, of_older = (
-        float(part.mean()) if len(part) >= FEWEST_ROWS else np.nan for part in (fresh, older)
-    )
-    return Ages(of_fresh, of_older, float(age[age > 0].mean()))
+    return Ages(_mean_of_rows(fresh), _mean_of_rows(older), float(age[age > 0].mean()))
+
+
+def _mean_of_rows(gaps: pd.Series) -> float:
+    return float(gaps.mean()) if len(gaps) >= FEWEST_ROWS else float("nan")
 
 
 def _version_lag(gap: Gap, ages: Ages) -> dict[str, Clue]:
