@@ -293,6 +293,10 @@ class Token:
     def mismatch(self) -> float:
         return self.s.old[self.t] - self.s.behaviour[self.t]
 
+    def doubt(self) -> float:
+        """1 - p by the trainer, and a little."""
+        return -math.expm1(min(0.0, self.s.old[self.t])) + 1e-3
+
 
 class Counts:
     """A minibatch, and what it divides by: its tokens, sequences, turns, and tokens of sequences with a good
@@ -764,6 +768,7 @@ def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> Colu
         "entropy": mean([k.entropy for k in tokens]),
         "kl_ref": mean([k3(k.s.reference[k.t] - k.log_prob) for k in tokens]),
         "mismatch": mean([abs(k.mismatch()) for k in tokens]),
+        "gap": mean([abs(k.mismatch()) for k in tokens]),
         "mismatch_kl": mean([-k.mismatch() for k in tokens]),
         "advantage": mean([k.a for k in tokens]),
         "advantage_mean": mean([k.a for k in tokens]),
@@ -818,10 +823,59 @@ def of_correction(tokens: list[Token]) -> Columns:
     }
 
 
+def of_gap(tokens: list[Token]) -> Columns:
+    """The columns that tell reasons of a gap between trainer and sampler apart; the old policy is the
+    trainer's.
+    """
+    differing = [k for k in tokens if abs(k.mismatch()) > 1e-4]
+    likely = [k for k in differing if k.s.old[k.t] > math.log(0.5)]
+    open_ = [k.mismatch() / k.doubt() for k in tokens if k.doubt() > 0.05]
+    rises = [_largest_rise(row) for row in sequences(tokens) if len(row) >= 8]
+    trainer = [k.s.old[k.t] for k in tokens]
+    sampler = [k.s.behaviour[k.t] for k in tokens]
+    return {
+        "gap_slope": _slope(trainer, sampler),
+        "gap_sharper_frac": mean([k.mismatch() < 0 for k in likely]) if len(likely) >= 8 else None,
+        "gap_likelier_frac": mean([k.mismatch() < 0 for k in differing]) if len(differing) >= 8 else None,
+        "gap_kurtosis": _kurtosis(open_),
+        "gap_broken_frac": mean([rise > 1.5 for rise in rises]),
+    }
+
+
+def _slope(x: list[float], y: list[float]) -> float | None:
+    """Slope of the line of least squares through (x, y); None where all x are the same."""
+    if not x:
+        return None
+    x_mean = math.fsum(x) / len(x)
+    y_mean = math.fsum(y) / len(y)
+    together = math.fsum((a - x_mean) * (b - y_mean) for a, b in zip(x, y, strict=True))
+    return ratio_of(together, math.fsum((a - x_mean) ** 2 for a in x))
+
+
+def _kurtosis(x: list[float]) -> float | None:
+    if not x:
+        return None
+    second = math.fsum(a**2 for a in x) / len(x)
+    fourth = math.fsum(a**4 for a in x) / len(x)
+    return ratio_of(fourth, second**2)
+
+
+def _largest_rise(row: list[Token]) -> float:
+    """Rise of the mean of log10(|x| / doubt) at the cut that explains most of its variance upwards."""
+    size = [math.log10(abs(k.mismatch()) / k.doubt() + 1e-6) for k in row]
+    found = []
+    for cut in range(2, len(size) - 1):
+        before = math.fsum(size[:cut]) / cut
+        after = math.fsum(size[cut:]) / (len(size) - cut)
+        rise = after - before
+        found.append((cut * (len(size) - cut) * rise * abs(rise), rise))
+    return max(found)[1]
+
+
 def of_update(rule: Rule, update: Update) -> Columns:
     """Table minibatch."""
     tokens = update.tokens
-    told = of_tokens(rule, tokens, update.value_clip) | update.scalars
+    told = of_tokens(rule, tokens, update.value_clip) | update.scalars | of_gap(tokens)
     w = [k.w for k in tokens]
     moves = [k.delta for k in tokens]
     told |= {
