@@ -6,12 +6,13 @@ import json
 import pickle
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from sorl.importing.dumps.json_numbers import decoded_arrays
 from sorl.spec import InputError
 
 # What torch raises on a file that is cut off, or made up.
@@ -56,9 +57,12 @@ def numbered(folder: Path, pattern: str) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def json_objects(file: Path, stream: IO[bytes] | None = None) -> Iterator[dict[str, Any]]:
+def json_objects(
+    file: Path, stream: IO[bytes] | None = None, decode: Callable[[bytes], Any] | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of JSON lines; NaN and Infinity are numbers.
 
+    `decode` makes the value of a line: `decoded`, or `decoded_with_arrays` for long lists of numbers.
     Raises InputError for a line that is no object, with its number. A last line without an end that cannot be
     read is left out: it may be being written.
     """
@@ -69,7 +73,7 @@ def json_objects(file: Path, stream: IO[bytes] | None = None) -> Iterator[dict[s
             if len(line) >= LONGEST_LINE:
                 raise InputError(f"'{file}': line {number} is longer than {LONGEST_LINE >> 20} MiB")
             try:
-                row = decoded(line)
+                row = (decode or decoded)(line)
             except (ValueError, RecursionError):
                 if not line.endswith(b"\n"):
                     return
@@ -100,6 +104,14 @@ def decoded(line: bytes) -> Any:
         return json.loads(line)
 
 
+def decoded_with_arrays(line: bytes) -> Any:
+    """The value of a line of JSON; long lists of numbers are float64 arrays where simdjson is installed."""
+    try:
+        return decoded_arrays(line)
+    except (ModuleNotFoundError, ValueError):  # a bare NaN is no JSON, and Python writes it
+        return decoded(line)
+
+
 def load_tensors(file: Path, stream: IO[bytes] | None = None) -> Any:
     """What `torch.save` wrote, tensors on the CPU. Code in it is never run: other classes are refused.
 
@@ -107,14 +119,35 @@ def load_tensors(file: Path, stream: IO[bytes] | None = None) -> Any:
     """
     import torch
 
+    source = stream or file
     try:
-        return torch.load(stream or file, map_location="cpu", weights_only=True, mmap=False)
+        return _load_quickly(source)
+    except (pickle.UnpicklingError, *_DAMAGE):  # torch says better what is wrong, and allows more classes
+        if stream is not None:
+            stream.seek(0)
+    try:
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=False)
     except pickle.UnpicklingError as error:
         refused = str(error).split("GLOBAL ")[1].split(" ")[0] if "GLOBAL " in str(error) else "an object"
         raise RefusedError(file, refused) from None
     except _DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"'{file}' cannot be read: {reason}") from None
+
+
+def _load_quickly(source: Path | IO[bytes]) -> Any:
+    """Load plain values and tensors. Raises one of _DAMAGE or UnpicklingError for anything else."""
+    import torch
+
+    from sorl.importing.dumps import plain_pickle
+
+    readable: Any = str(source) if isinstance(source, Path) else source
+    archive = torch._C.PyTorchFileReader(readable)
+    if "constants.pkl" in archive.get_all_records():
+        raise ValueError("a program of TorchScript, which torch.load would make runnable")
+    if not isinstance(source, Path):
+        source.seek(0)
+    return torch.load(source, map_location="cpu", pickle_module=plain_pickle, weights_only=False, mmap=False)
 
 
 def floats(values: Any, what: str, file: Path) -> np.ndarray:

@@ -147,7 +147,7 @@ class NemoRlDump(Dump):
         rows = []
         filled: set[str] = set()  # columns that are not 0 everywhere
         beyond_batch = 0
-        for line_number, values in enumerate(files.json_objects(file)):
+        for line_number, values in enumerate(files.json_objects(file, decode=files.decoded_with_arrays)):
             line = _Line(values, file, line_number)
             if line.is_beyond_batch:
                 beyond_batch += 1
