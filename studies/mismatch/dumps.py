@@ -47,7 +47,7 @@ def write(scene: Scene, folder: Path, layout: str) -> float:
         (folder / "config.yaml").write_text(f"policy:\n  model_name: {model}\n")
     gaps: list[float] = []
     for step in range(scene.steps):
-        rows = _rows(scene, step)
+        rows = rows_of(scene, step)
         writer(folder, step, rows)
         for row in rows:
             gaps.extend(_gaps(row))
@@ -60,7 +60,8 @@ def _gaps(row: Told) -> Iterator[float]:
             yield abs(trainer - sampler)
 
 
-def _rows(scene: Scene, step: int) -> list[Told]:
+def rows_of(scene: Scene, step: int) -> list[Told]:
+    """What a trainer tells of the rollouts of a step."""
     rolled = KINDS[scene.kind](scene, step)
     log_probs = trainer_log_probs(scene, step, rolled)
     advantages = _advantages(rolled)

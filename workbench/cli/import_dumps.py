@@ -62,11 +62,13 @@ class DumpImporter:
 
     def follow(self) -> None:
         """Look again and again, until Ctrl-C."""
+        from sorl.diagnosis.standing import counted
+
         with suppress(KeyboardInterrupt):
             while True:
                 began = time.monotonic()
                 if found := self.look(is_live=True):
-                    note(f"{found} more steps recorded")
+                    note(f"{counted(found, 'step')} recorded")
                 time.sleep(max(LOOK_SECONDS, LOOK_SHARE * (time.monotonic() - began)))
 
     def close(self) -> list[Dump]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 __all__ = ["Unpickler"]
 
 # Opcode and value of floats, and of integers of one, two and four bytes; `e` appends all since the mark.
-_NUMBERS = re.compile(rb"(?:G.{8}|K.|M.{2}|J.{4})+(?=e)", re.DOTALL)
+_NUMBERS = re.compile(rb"(?:G.{8}|K.|M.{2}|J.{4})++(?=e)", re.DOTALL)
 _BEFORE_NUMBERS = b"]("  # an empty list and a mark
 _AFTER_NUMBERS = b"e."
 
