@@ -170,7 +170,7 @@ def effects(found: pd.DataFrame, reference: str = UNCHANGED) -> list[dict[str, A
 def table(found: pd.DataFrame) -> pd.DataFrame:
     """Return the effects as text cells, with a mark a child: x is down, o is up."""
     rows = []
-    saves = "{saves:+.2f} [{low:+.2f}, {high:+.2f}]"
+    saves = "{saves:+z.2f} [{low:+z.2f}, {high:+z.2f}]"
     for row in effects(found):
         mine = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"]).groupby("parent")["down"]
         rows.append(

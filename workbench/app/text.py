@@ -70,12 +70,12 @@ def wrapped(text: str, width: int) -> str:
 
 
 def number(value: Any) -> str:
-    """Write a number in three figures; NaN and Inf as themselves, NULL as a dash."""
+    """Write a number in three figures, never -0; NaN and Inf as themselves, NULL as a dash."""
     if value is None:
         return "–"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.3g}" if math.isfinite(value) else f"{value}".replace("nan", "NaN")
+    return f"{value:z.3g}" if math.isfinite(value) else f"{value}".replace("nan", "NaN")
 
 
 def word(value: Any) -> str:
