@@ -161,7 +161,9 @@ def figure(cache: Path) -> go.Figure:
             drawn.add_trace(trace, row=row, col=column)
         drawn.update_xaxes(title={"text": panel.x, "standoff": 4}, row=row, col=column)
         kind = "log" if panel.is_log else "linear"
-        drawn.update_yaxes(title={"text": panel.y, "standoff": 2}, type=kind, row=row, col=column)
+        drawn.update_yaxes(
+            title={"text": panel.y, "standoff": 2}, type=kind, exponentformat="power", row=row, col=column
+        )
         print(panel.title, flush=True)
     drawn.update_layout(
         width=1100, height=900, showlegend=False, template="plotly_white", margin={"l": 60, "r": 20, "t": 40}

@@ -13,11 +13,10 @@ from sorl.importing.dumps.json_numbers import FEWEST_NUMBERS, decoded_arrays
 
 NUMBERS = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))
 LONG = st.lists(NUMBERS, min_size=FEWEST_NUMBERS, max_size=2 * FEWEST_NUMBERS)
+KEYS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3)
 VALUES = st.recursive(
     st.one_of(NUMBERS, st.booleans(), st.none(), st.text(max_size=5), LONG),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
     max_leaves=8,
 )
 
@@ -60,3 +59,8 @@ def test_a_line_with_nan_and_one_with_a_huge_integer_are_read_all_the_same() -> 
     (number,) = files.decoded_with_arrays(b"[NaN]")
     assert np.isnan(number)
     assert files.decoded_with_arrays(b"[100000000000000000000]") == [10**20]
+
+
+def test_a_key_with_a_zero_byte_is_not_cut_off() -> None:
+    line = json.dumps({"a": 1, "a\0b": 2}).encode()
+    assert files.decoded_with_arrays(line) == {"a": 1, "a\0b": 2}

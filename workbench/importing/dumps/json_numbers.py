@@ -18,8 +18,8 @@ FEWEST_NUMBERS = 64  # of a list that becomes an array; a shorter one stays a li
 def decoded_arrays(line: bytes) -> Any:
     """The value of a line of JSON, its long lists of numbers as float64 arrays.
 
-    Raises ValueError for what is no JSON, NaN and Infinity included, and ModuleNotFoundError where simdjson
-    is not installed.
+    Raises ValueError for what is no JSON, NaN and Infinity included, and for a key with a zero byte;
+    ModuleNotFoundError where simdjson is not installed.
     """
     import simdjson
 
@@ -34,7 +34,10 @@ def _converted(value: Any) -> Any:
 
     if isinstance(value, simdjson.Object):
         # Entries are taken by their keys and places: iteration would make Python lists of them.
-        return {key: _converted(value[key]) for key in value.keys()}  # noqa: SIM118
+        keys = list(value.keys())
+        if any("\0" in key for key in keys):
+            raise ValueError("a key with a zero byte, at which simdjson would cut it off")
+        return {key: _converted(value[key]) for key in keys}
     if not isinstance(value, simdjson.Array):
         return value
     if len(value) < FEWEST_NUMBERS:
