@@ -6,9 +6,14 @@ All per-token tensors are aligned with `tokens`: entry t speaks of token t given
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sorl.tensors import Tensor, torch
+
+# What the tensors are that only some algorithms need, in words.
+INPUTS: Mapping[str, str] = MappingProxyType({"void": "which turns are void"})
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Batch:
     rollout: Tensor | None = None  # (B,) int64, rollout that a row is of; None: each row is one
     # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
     sentence: Tensor | None = None
+    # (B, T) bool, token of a void turn, one with neither a tool call nor an answer; None where nobody says
+    void: Tensor | None = None
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
     # (B, T, L k) the top-k experts of each layer in the pass that predicts the token, as the sampler and as

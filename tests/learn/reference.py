@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.learn import methods
+
 PPO = (0.8, 1.2)
 EVERYTHING = (0.0, math.inf)
 CRITICS = ("gae", "turn_mean", "turn_gae", "bilevel")
@@ -27,7 +29,7 @@ class Rule:
     """What an algorithm does, by names of formulas.
 
     `clip`: ppo, weight (CISPO), mask (MiniRL), tv (DPPO), sigmoid (SAPO), log (GMPO), gamma (VESPO), bapo,
-    band (SSPO) or none.
+    band (SSPO) or none; or one of methods.py: opsm, trm, m2po, tv_gate (prime-rl), topr, aspo.
     """
 
     advantage: str
@@ -44,9 +46,9 @@ class Rule:
     stabilise: str = ""  # batch, sequence, cnorm, subtract, kl
     weight: float = 1.0  # lambda of kl
     omega: str = ""  # tis, mis, icepop, free
-    extra: str = ""  # lld, positive
+    extra: str = ""  # lld, positive, square
     kl: str = ""  # reward, loss: asked for beside the algorithm
-    select: str = ""  # spread, unequal, large
+    select: str = ""  # spread, unequal, large, void
     overlong: tuple[float, float] | None = None  # limit and margin of DAPO's penalty
     horizon: float = 1.0  # tokens that divide, of the aggregate constant
     skip: float | None = None  # LOOP's limit on the mean log-ratio of a trajectory
@@ -69,6 +71,7 @@ class Sequence_:
     behaviour: list[float]
     reference: list[float]
     values: list[float]  # V_old
+    void: list[bool]  # of each turn: neither a tool call nor an answer
     first: int = 1  # number of the first turn that is written
     advantage: list[float] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
@@ -215,6 +218,8 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         if rule.advantage == "turn_mean":
             a = {t: math.fsum(a[x] for x in turn) / len(turn) for turn in s.turns for t in turn}
         s.advantage = [a.get(t, 0.0) for t in range(len(s.tokens))]
+        if rule.select == "void" and any(s.void):
+            s.mask = [False] * len(s.mask)
         if rule.select == "large" and max(map(abs, a.values()), default=0.0) < 0.01:
             s.mask = [False] * len(s.mask)
 
@@ -278,6 +283,7 @@ class Token:
     high: bool = False
     dual: bool = False
     out: bool = False
+    dropped: bool = False  # by methods.drop
     omega: float | None = None
     corrected: bool = False
     factor: float = 1.0
@@ -371,6 +377,7 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
     low, high = rule.bounds
     if rule.clip == "bapo":
         low, high = _bapo(whole.minibatch)
+    methods.drop(rule.clip, micro)
     surprisal = mean([-k.s.old[k.t] for k in micro]) or 0.0
     value: dict[int, tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]] = {}
     for unit in by(micro, unit_of):
@@ -391,7 +398,8 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
                 k.w = math.fsum(x.r for x in unit) / n
                 k.dw = [(x, x.r * x.open / n) for x in unit]
             else:
-                k.w = math.exp(clamp(m * n, -20, 20)) if rule.clip == "gamma" else math.exp(m)
+                product = rule.clip in ("gamma", "topr")
+                k.w = math.exp(clamp(m * n, -20, 20)) if product else math.exp(m)
                 k.dw = [(x, k.w * x.open / n) for x in unit] if rule.shared else [(k, k.w * k.open)]
             if rule.clip == "log":  # of all tokens, before the first of them is looked at
                 k.low = k.a < 0 and k.e < low
@@ -455,6 +463,8 @@ def _surrogate(
 ) -> tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]:
     """Loss of the token, its derivatives, and those without the clip; sets the flags."""
     free = [(x, -k.a * d) for x, d in k.dw]
+    if rule.clip in ("opsm", "trm", "m2po", "tv_gate", "topr", "aspo"):
+        return methods.surrogate(rule.clip, k, low, high)
     if rule.clip in ("ppo", "band", "bapo"):
         k.low = sign < 0 and k.w < low
         k.high = sign > 0 and k.w > high
@@ -526,6 +536,10 @@ def _beside(rule: Rule, micro: list[Token], n: Counts) -> float:
                 k.pull += rule.beta * (1 - math.exp(-x)) / n.tokens if at < 10 and abs(x) < 20 else 0.0
             if share:  # of KL(theta, old): r d - r + 1, and its derivative r d
                 k.pull += rule.weight * share * k.r * k.e * k.open / (len(own) * n.sequences)
+            if rule.extra == "square":
+                x = k.log_prob - k.s.behaviour[k.t]
+                total += 1e-3 * clamp(x, -20, 20) ** 2 / n.tokens
+                k.pull += 1e-3 * 2 * x * (abs(x) <= 20) / n.tokens
             if rule.extra == "lld" and good and less_likely and k.delta < 0:
                 total += 0.2 * -k.delta / n.tokens
                 k.pull -= 0.2 / n.tokens

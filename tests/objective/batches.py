@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sorl.batch import Batch
-from sorl.objective import Algorithm, PolicyLoss, Pool, policy_loss
+from sorl.objective import Algorithm, PolicyLoss, Pool, policy_loss, trust
 from sorl.objective import advantage as adv
 from sorl.objective import aggregate as agg
 from sorl.objective import clip as clips
@@ -199,11 +199,28 @@ WEIGHTED = [
     clips.TvMask(cap=1.5),
     clips.Gamma(),
     clips.Gamma(against="old"),
+    trust.Taper(),
+    trust.Taper(cap=0.5, against="old"),
+]
+TRUSTED = [
+    trust.SequenceMask(delta=0.05),
+    trust.SequenceMask(against="behaviour"),
+    trust.SequenceTrust(bound=0.3),
+    trust.SequenceTrust(bound=0.3, estimator="k2", against="old"),
+    trust.TvGate(low=0.1, high=0.05),
+    trust.TvGate(against="old"),
+    trust.Flipped(),
 ]
 SEARCHED = [clips.Bapo(), clips.Bapo(share=0.7, dual=None)]
 # WHOLE ones look at the batch as a whole; what they share with its other micro-batches is summed for SEARCHED
-WHOLE = [*SEARCHED, clips.EntropyBand(), clips.EntropyBand(gate="unit")]
-CLIPS = [*PESSIMISTIC, *WEIGHTED, clips.SoftSigmoid(), clips.NoClip()]
+WHOLE = [
+    *SEARCHED,
+    clips.EntropyBand(),
+    clips.EntropyBand(gate="unit"),
+    trust.SecondMoment(),
+    trust.SecondMoment(budget=0.5, tokens="all", against="behaviour"),
+]
+CLIPS = [*PESSIMISTIC, *WEIGHTED, *TRUSTED, clips.SoftSigmoid(), clips.NoClip()]
 STABILISERS = [
     stab.Stabiliser(),
     stab.RmsBatch(),
@@ -234,6 +251,7 @@ KLS = [
     kls.Lld(gate="turn"),
     kls.PositiveLow(),
     kls.RewardKL(),
+    kls.SamplerSquare(tau=0.1),
 ]
 CORRECTIONS = [Correction(), Tis(), Tis(level="seq_prod", normalise=True)] + [
     kind(level=level, normalise=normalise)
@@ -248,6 +266,7 @@ SELECTS = [
     sel.Uncertain("top_k", 1.0),
     sel.Uncertain("top_p", 0.9),
     sel.LargeAdvantage(),
+    sel.VoidTurns(),
 ]
 EVERY = {
     "advantage": ADVANTAGES,
@@ -302,5 +321,6 @@ def batches(
         advantages=normal(),
         sentence=torch.where(mask, torch.randint(1, 4, (b, t), generator=g), 0),
         placebo=placebo_turns(mask, g),
+        void=torch.rand(b, 1, generator=g).expand_as(mask) < 0.2,
     )
     return batch, old + scale * normal()

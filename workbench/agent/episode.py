@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from sorl.batch import Batch
+from sorl.batch import Batch, turn_ids
 from sorl.tensors import Tensor, torch
 
 
@@ -52,9 +52,10 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
     padded = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
     log_prob = padded([torch.tensor(e.log_prob, dtype=torch.float32) for e in episodes])
     kept = [e.routes for e in episodes if e.routes is not None]
+    mask = padded([torch.tensor(e.written, dtype=torch.bool) for e in episodes])
     return Batch(
         tokens=padded([torch.tensor(e.tokens) for e in episodes], padding_value=pad_id),
-        mask=padded([torch.tensor(e.written, dtype=torch.bool) for e in episodes]),
+        mask=mask,
         response=inside & (position >= prompt[:, None]),
         length=length,
         group=torch.tensor([e.group for e in episodes]),
@@ -63,4 +64,17 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
         log_prob_behaviour=log_prob,
         log_prob_old=log_prob.clone(),
         routes_behaviour=padded(kept) if len(kept) == len(episodes) else None,
+        void=_void(episodes, mask),
     )
+
+
+def _void(episodes: Sequence[Episode], mask: Tensor) -> Tensor | None:
+    """Return the tokens of void turns, (B, T) bool, False off the mask; None where a turn has no status."""
+    turn = turn_ids(mask)
+    if [len(e.turn_status) for e in episodes] != turn.amax(1).tolist():
+        return None
+    is_void = torch.zeros(len(episodes), int(turn.max()) + 1, dtype=torch.bool)
+    for row, episode in zip(is_void, episodes, strict=True):
+        for k, status in enumerate(episode.turn_status, 1):
+            row[k] = status == "invalid"
+    return is_void.gather(1, turn)

@@ -88,7 +88,7 @@ def sampler_need(algorithm: Algorithm) -> str:
     """Return which part of the algorithm needs the sampler's log-probs, in words; empty where none does."""
     if not algorithm.needs_sampler:
         return ""
-    part = "correction" if algorithm.correction.kind != "none" else "clip"
+    part = algorithm.parts_with_sampler[0]
     return f"the {part} of '{algorithm.name}' needs the sampler's log-probs"
 
 
@@ -99,6 +99,8 @@ def _without_sampler(algorithm: Algorithm) -> str:
         changes.append("correction = 'none'")
     if getattr(algorithm.clip, "against", "old") != "old":
         changes.append("clip = {'against': 'old'}")
+    if algorithm.kl.needs_sampler:
+        changes.append("kl = 'none'")
     return f"to train without them, another algorithm, set {' and '.join(changes)}"
 
 

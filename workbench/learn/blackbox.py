@@ -22,6 +22,7 @@ NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")
 DENSE = (
     "response",
     "mask",
+    "void",
     "score",
     "log_prob_behaviour",
     "log_prob_old",

@@ -19,6 +19,7 @@ from sorl.objective.clip import Clip, Ratios
 from sorl.objective.kl import KL
 from sorl.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
+from sorl.objective.slot import Slot
 from sorl.objective.stabilise import Stabiliser, imbalance
 from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
@@ -32,8 +33,10 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "reinforce": "REINFORCE",
         "unit": "Ratios of sentences, turns and sequences",
         "weight": "Another weight than the clipped ratio",
+        "trust": "Without what is too far from the sampler",
         "guard": "Guards against drift",
         "correction": "Correction of the rollout",
+        "turn": "Credit and masks of turns",
     }
 )
 
@@ -95,7 +98,24 @@ class Algorithm:
     @property
     def needs_sampler(self) -> bool:
         """Whether the loss needs the sampler's log-probs in addition to those of the proximal policy."""
-        return self.correction.kind != "none" or getattr(self.clip, "against", "old") != "old"
+        return bool(self.parts_with_sampler)
+
+    @property
+    def parts_with_sampler(self) -> list[str]:
+        """The slots whose rule needs the sampler's log-probs."""
+        needs = {
+            "correction": self.correction.kind != "none",
+            "clip": getattr(self.clip, "against", "old") != "old",
+            "kl": self.kl.needs_sampler,
+        }
+        return [slot for slot, is_needed in needs.items() if is_needed]
+
+    @property
+    def inputs(self) -> list[str]:
+        """Tensors of a batch that its rules need and most others do not, such as `void`."""
+        slots = (getattr(self, f.name) for f in fields(self))
+        needed = (slot.inputs for slot in slots if isinstance(slot, Slot))
+        return sorted(set().union(*needed))
 
     @property
     def needs_reference(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sorl.batch import Batch, turn_ids
+from sorl.batch import INPUTS, Batch, turn_ids
 from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
 from sorl.objective.ratio import LOG_LIMIT
 from sorl.objective.select import Schedule
@@ -59,7 +59,7 @@ class Loaded:
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
         for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
             columns[name] = self.number(arrays[name])
-        for name in ("routes_behaviour", "routes_old"):
+        for name in ("routes_behaviour", "routes_old", "void"):
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name])
         return Batch(**columns, mask=mask, turn_id=turn_ids(mask))
 
@@ -127,6 +127,9 @@ def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch, is_unscored
         return "it needs the sampler's log-probs, and this run kept none"
     if algorithm.needs_reference and batch.log_prob_ref is None:
         return "its KL term needs log-probs of a reference, and this run kept none (learn.reference)"
+    for name in algorithm.inputs:
+        if getattr(batch, name) is None:
+            return f"it needs {INPUTS[name]}, and this run kept none"
     if algorithm.ratio.level == "sentence" and batch.sentence is None:
         return "it needs the sentence of every token, and this run's world gives none"
     if algorithm.group_size > 1 and len(batch.group.unique()) == len(batch.group):

@@ -111,6 +111,9 @@ class StoredBatch:
     ]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
+    void: Annotated[
+        ndarray | None, Stored("BT", "bool", "true in turns with neither a tool call nor an answer", False)
+    ] = None
     texts: Mapping[int, str] = field(default_factory=dict, repr=False)
     weights: Mapping[str, ndarray] = field(default_factory=dict, repr=False)
 
