@@ -13,7 +13,9 @@ from types import MappingProxyType
 from sorl.tensors import Tensor, torch
 
 # What the tensors are that only some algorithms need, in words.
-INPUTS: Mapping[str, str] = MappingProxyType({"void": "which turns are void"})
+INPUTS: Mapping[str, str] = MappingProxyType(
+    {"staleness": "how stale each row is", "void": "which turns are void"}
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Batch:
     rollout: Tensor | None = None  # (B,) int64, rollout that a row is of; None: each row is one
     # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
     sentence: Tensor | None = None
+    staleness: Tensor | None = None  # (B,) int64, policy versions since the row was sampled
     # (B, T) bool, token of a void turn, one with neither a tool call nor an answer; None where nobody says
     void: Tensor | None = None
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios

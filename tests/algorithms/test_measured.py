@@ -23,6 +23,8 @@ def filed(folder: Path, name: str, **columns: list[object]) -> None:
 
 
 NOT_MEASURED = {
+    "a-3po",
+    "ppo-ewma",
     "aspo",
     "decoupled-ppo",
     "m2po",

@@ -249,7 +249,7 @@ def test_bapo_on_several_ranks_has_the_gradient_of_one_rank_with_one_micro_batch
         torch.testing.assert_close(part[1], gradient, rtol=1e-10, atol=1e-12)
 
 
-NEEDS_SAMPLER = [name for name, algorithm in ALGORITHMS.items() if algorithm.needs_sampler]
+NEEDS_SAMPLER = [name for name in feedable() if ALGORITHMS[name].needs_sampler]
 PART = {name: ALGORITHMS[name].parts_with_sampler[0] for name in NEEDS_SAMPLER}
 
 
@@ -402,6 +402,8 @@ def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
     for slot, kind, said in (
         ("stabilise", "cnorm", "second backward"),
         ("kl", "reward", "belongs to the reward"),
+        ("proximal", "averaged", "an average of the policy's weights"),
+        ("proximal", "interpolated", "how stale each row is"),
     ):
         with pytest.raises(InputError, match=said):
             Loss("ppo", **{slot: kind})

@@ -6,10 +6,13 @@ As there: formulas of the papers as plain loops over floats, nothing of sorl imp
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tests.learn.reference import Token
+    import numpy as np
+
+    from tests.learn.reference import Sequence_, Token
 
 Slopes = list[tuple["Token", float]]  # derivatives by log-probs
 
@@ -107,3 +110,35 @@ def flipped(k: Token, low: float, high: float) -> Loss:
     if k.high:
         return Loss(-k.a / high, [], free)
     return Loss(-k.a * weight, free, free)
+
+
+# --- the proximal policy
+
+
+def anchored(
+    kind: str, batch: list[Sequence_], history: list[np.ndarray], phi: np.ndarray
+) -> list[Sequence_]:
+    """The sequences with the proximal policy's log-probs as the old ones.
+
+    `average`: of the mean of the tables before each update, the one j updates ago weighing 0.889^j.
+    `between`: 1 / d of the sampler's log-prob and the rest of the present one's, d the staleness, at least 1.
+    """
+    policy = history[-1] if kind == "between" else mean_table(history, 0.889)
+    moved = []
+    for s in batch:
+        old = list(s.old)
+        for t in s.written:
+            at = policy[s.tokens[t - 1]]
+            top = max(at)
+            log_prob = at[s.tokens[t]] - top - math.log(math.fsum(math.exp(x - top) for x in at))
+            own = 0.0 if kind == "average" else 1 / max(1, s.staleness)
+            old[t] = own * s.behaviour[t] + (1 - own) * log_prob
+        moved.append(replace(s, old=old))
+    return moved
+
+
+def mean_table(history: list[np.ndarray], decay: float) -> np.ndarray:
+    """Mean of the tables, the newest first with weight 1."""
+    weights = [decay**j for j in range(len(history))]
+    total = sum(w * table for w, table in zip(weights, reversed(history), strict=True))
+    return total / math.fsum(weights)

@@ -53,6 +53,7 @@ class Rule:
     horizon: float = 1.0  # tokens that divide, of the aggregate constant
     skip: float | None = None  # LOOP's limit on the mean log-ratio of a trajectory
     last_turn_first: bool = False  # SeeUPO
+    proximal: str = ""  # average (PPO-EWMA), between (A-3PO)
     beta: float = 0.05
     tau: float = 3.0
 
@@ -71,6 +72,7 @@ class Sequence_:
     behaviour: list[float]
     reference: list[float]
     values: list[float]  # V_old
+    staleness: int  # policy versions since it was sampled
     void: list[bool]  # of each turn: neither a tool call nor an answer
     first: int = 1  # number of the first turn that is written
     advantage: list[float] = field(default_factory=list)
@@ -581,6 +583,7 @@ class Trainer:
         self.phi = np.array(phi)
         self.settings = settings
         self.updates = 0
+        self.history = [self.theta]  # the table before each update
         self.skipped = False  # whether the last step was left out
         self.before: np.ndarray | None = None  # gradient of the last probe
 
@@ -588,6 +591,8 @@ class Trainer:
         rule = self.rule
         settings = self.settings
         size = len(self.theta)
+        if rule.proximal:
+            batch = methods.anchored(rule.proximal, batch, self.history, self.phi)
         told = self._probe(batch) if self.updates % settings.probe_every == 0 else {}
         n = settings.micro_batch or len(batch)
         lr = settings.policy.lr
@@ -652,6 +657,7 @@ class Trainer:
         else:
             self.theta = self.theta - lr * (after / length if length else 1.0) * g
         self.updates += 1
+        self.history.append(self.theta)
         return Update(tokens, told, settings.value_clip)
 
     def parts(self, batch: list[Sequence_]) -> Iterator[list[Sequence_]]:

@@ -210,6 +210,7 @@ class Steps:
             log_prob_old=old,
             log_prob_behaviour=near(old, spread),
             log_prob_ref=near(old, spread),
+            staleness=torch.tensor([0, 1, 2, 3] * 4),
             void=made.turn == torch.tensor([1, 2, 0, 0, 3, 0, 0, 2] * 2)[:, None],
             values=torch.where(made.response, 0.5 * torch.randn(made.tokens.shape, generator=stream), 0),
         )

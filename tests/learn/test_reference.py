@@ -91,6 +91,8 @@ RULES = {
     "prime-rl": Rule("mean", clip="tv_gate", bounds=EVERYTHING, extra="square"),
     "simpletir": Rule("grpo", bounds=(0.8, 1.28), dual=3.0, select="void"),
     "decoupled-ppo": Rule("grpo", omega="free"),
+    "a-3po": Rule("grpo", omega="free", proximal="between"),
+    "ppo-ewma": Rule("grpo", omega="free", proximal="average"),
     "tis": Rule("grpo", omega="tis"),
     "mis": Rule("grpo", omega="mis"),
     "icepop": Rule("grpo", omega="icepop"),
@@ -175,6 +177,7 @@ def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_
                     behaviour=[x + e * m for x, e, m in zip(old, noise, mask, strict=True)],
                     reference=[x + draw.gauss(0, 0.3) * m for x, m in zip(old, mask, strict=True)],
                     values=[draw.gauss(0, 0.5) for _ in mask],
+                    staleness=draw.randint(0, 4),
                     void=[],
                 )
             )
@@ -204,6 +207,7 @@ def tensors(batch: list[Sequence_], critic: bool) -> Batch:
         log_prob_ref=padded("reference", 0.0, F64),
         values=padded("values", 0.0, F64) if critic else None,
         sentence=padded("sentence", 0, torch.int64) * mask,
+        staleness=torch.tensor([s.staleness for s in batch]),
         void=of_turns([s.void for s in batch], mask) > 0,
     )
 
@@ -393,7 +397,8 @@ def check(name: str, batches: int, folder: Path) -> None:
         phi = [draw.gauss(0, 0.5) for _ in range(WORDS)]
         sampled, wild = drawn(draw, theta)
         made = episodes(draw, sampled)
-        lr = 1e-9 if wild else draw.choice([0.05, 0.5])
+        far = 20 if rule.proximal == "average" else 1  # else no ratio to it reaches the clip
+        lr = 1e-9 if wild else far * draw.choice([0.05, 0.5])
         longest = draw.choice([None, 0.05])
         learn = LearnSettings.model_validate(
             {

@@ -16,6 +16,7 @@ from sorl.objective import advantage as adv
 from sorl.objective import aggregate as agg
 from sorl.objective import clip as clips
 from sorl.objective import kl as kls
+from sorl.objective import proximal as prox
 from sorl.objective import select as sel
 from sorl.objective import stabilise as stab
 from sorl.objective.ratio import Correction, Guard, IcePop, Mis, Tis, placebo_turns
@@ -268,6 +269,7 @@ SELECTS = [
     sel.LargeAdvantage(),
     sel.VoidTurns(),
 ]
+PROXIMALS = [prox.Proximal(), prox.Averaged(), prox.Interpolated()]
 EVERY = {
     "advantage": ADVANTAGES,
     "ratio": [*RATIOS, *GUARDS],
@@ -321,6 +323,7 @@ def batches(
         advantages=normal(),
         sentence=torch.where(mask, torch.randint(1, 4, (b, t), generator=g), 0),
         placebo=placebo_turns(mask, g),
+        staleness=torch.randint(0, 5, (b,), generator=g),
         void=torch.rand(b, 1, generator=g).expand_as(mask) < 0.2,
     )
     return batch, old + scale * normal()

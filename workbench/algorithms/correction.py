@@ -3,20 +3,6 @@
 from sorl.algorithms.group import GRPO
 from sorl.objective.ratio import IcePop, Mis, Tis
 
-DECOUPLED_PPO = GRPO.but(
-    name="decoupled-ppo",
-    title="Decoupled PPO",
-    summary=(
-        "Decoupled PPO of AReaL: the clip is around a proximal policy, a weight corrects from it to the"
-        ' sampler; give it `learn.old_log_prob = "update"`.'
-    ),
-    paper="https://arxiv.org/abs/2505.24298",
-    formula=r"L_{it} = \tfrac{\pi_{\mathrm{prox}}}{\mu}\max\big(-A u, -A\,\mathrm{clip}(u)\big)_{it}"
-    r",\quad u = \pi_\theta / \pi_{\mathrm{prox}}",
-    correction=Tis(cap=None),  # AReaL caps or masks the weight only where it is told to
-    claim="up to 2.77 times as fast as synchronous training, at the same or better accuracy",
-)
-
 TIS = GRPO.but(
     name="tis",
     title="GRPO + TIS",

@@ -18,6 +18,7 @@ from sorl.batch import Batch, turn_ids
 from sorl.objective import KINDS, Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from sorl.objective.aggregate import good, turns_of
 from sorl.objective.kl import RewardKL
+from sorl.objective.proximal import Proximal
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
 from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
@@ -46,6 +47,12 @@ def refusal(algorithm: Algorithm) -> str:
         )
     if algorithm.ratio.level in ("sentence", "placebo"):
         return f"its ratio is one of {algorithm.ratio.level} units, which no other trainer's batch has"
+    if algorithm.proximal != Proximal():
+        needed = {"averaged": "an average of the policy's weights", "interpolated": "how stale each row is"}
+        return (
+            f"its proximal policy needs {needed[algorithm.proximal.kind]}, which the trainer does not give;"
+            " set proximal = 'stored'"
+        )
     if isinstance(algorithm.kl, RewardKL):
         return "its KL term belongs to the reward, which is made by the trainer; set kl = 'loss'"
     return ""

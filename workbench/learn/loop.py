@@ -277,7 +277,9 @@ class Trainer:
         self.clock[part] += time.perf_counter() - began
 
     def _batch(self, rollout: Rollout) -> Batch:
-        return self.fault("batch", batch_of(rollout, self.tokenizer.pad_token_id), rollout.number)
+        batch = batch_of(rollout, self.tokenizer.pad_token_id)
+        staleness = torch.full_like(batch.length, self.step - rollout.policy_step)
+        return self.fault("batch", replace(batch, staleness=staleness), rollout.number)
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> Tensor:
         """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""

@@ -55,7 +55,7 @@ class Loaded:
         arrays = vars(self.stored)
         mask = torch.from_numpy(self.stored.mask_sampled)
         columns: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in ("tokens", "response")}
-        for name in ("length", "group", "trajectory", "rollout", "sentence", "placebo"):
+        for name in ("length", "group", "trajectory", "rollout", "sentence", "placebo", "staleness"):
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
         for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
             columns[name] = self.number(arrays[name])

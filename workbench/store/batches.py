@@ -111,6 +111,9 @@ class StoredBatch:
     ]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
+    staleness: Annotated[
+        ndarray | None, Stored("B", "int", "policy versions since the row was sampled", False)
+    ] = None
     void: Annotated[
         ndarray | None, Stored("BT", "bool", "true in turns with neither a tool call nor an answer", False)
     ] = None
