@@ -14,7 +14,12 @@ from sorl.tensors import Tensor, torch
 
 # What the tensors are that only some algorithms need, in words.
 INPUTS: Mapping[str, str] = MappingProxyType(
-    {"staleness": "how stale each row is", "void": "which turns are void"}
+    {
+        "squared_probs": "the sum of squared probabilities over the vocabulary",
+        "staleness": "how stale each row is",
+        "turn_reward": "a process reward of each turn",
+        "void": "which turns are void",
+    }
 )
 
 
@@ -46,6 +51,9 @@ class Batch:
     staleness: Tensor | None = None  # (B,) int64, policy versions since the row was sampled
     # (B, T) bool, token of a void turn, one with neither a tool call nor an answer; None where nobody says
     void: Tensor | None = None
+    squared_probs: Tensor | None = None  # (B, T) sum over the vocabulary of pi_old^2 where a token is written
+    # (B, T) process reward of the token's turn, 0 off the mask; None where nobody gives one
+    turn_reward: Tensor | None = None
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
     # (B, T, L k) the top-k experts of each layer in the pass that predicts the token, as the sampler and as

@@ -23,16 +23,23 @@ def filed(folder: Path, name: str, **columns: list[object]) -> None:
 
 
 NOT_MEASURED = {
+    "gigpo",
+    "igpo",
+    "mt-grpo",
+    "mt-grpo-fixed",
+    "sampo",
     "a-3po",
     "ppo-ewma",
     "aspo",
     "decoupled-ppo",
     "m2po",
     "opsm",
+    "otb",
     "prime-rl",
     "simpletir",
     "topr",
     "trm",
+    "vcpo",
 }
 
 

@@ -142,3 +142,134 @@ def mean_table(history: list[np.ndarray], decay: float) -> np.ndarray:
     weights = [decay**j for j in range(len(history))]
     total = sum(w * table for w, table in zip(weights, reversed(history), strict=True))
     return total / math.fsum(weights)
+
+
+# --- advantages of turns
+
+
+def z(x: float, peers: list[float], eps: float | None) -> float:
+    """Less the mean of the peers, over their unbiased std + eps; 0 without another peer."""
+    if len(peers) == 1:
+        return 0.0
+    centre = math.fsum(peers) / len(peers)
+    if eps is None:
+        return x - centre
+    deviation = math.sqrt(math.fsum((y - centre) ** 2 for y in peers) / (len(peers) - 1))
+    return (x - centre) / (deviation + eps)
+
+
+def discounted(rewards: list[float], gamma: float) -> list[float]:
+    """Sum of what comes from each turn on."""
+    found = []
+    total = 0.0
+    for r in reversed(rewards):
+        total = r + gamma * total
+        found.append(total)
+    return found[::-1]
+
+
+def states(s: Sequence_) -> list[tuple[int, ...]]:
+    """What was read before each turn, since the turn before it."""
+    found = []
+    begin = 0
+    for turn in s.turns:
+        found.append(tuple(s.tokens[begin : turn[0]]))
+        begin = turn[-1] + 1
+    return found
+
+
+class Rollout(NamedTuple):
+    """A sequence with what it earned: in each turn, and as a whole."""
+
+    s: Sequence_
+    earned: list[float]
+    total: float
+
+
+def sum_at(rewards: dict[int, float], places: list[int]) -> float:
+    return math.fsum(rewards[t] for t in places)
+
+
+def turn_advantages(kind: str, batch: list[Sequence_], rewards: list[dict[int, float]]) -> list[list[float]]:
+    """Advantage of each turn of each sequence; `rewards` of its tokens hold the outcome."""
+    rollouts = []
+    for s, u in zip(batch, rewards, strict=True):
+        earned = [sum_at(u, turn) for turn in s.turns]
+        rollouts.append(Rollout(s, earned, math.fsum(earned) if u else s.score))
+    made = []
+    for own in rollouts:
+        mine = [x for x in rollouts if x.s.group == own.s.group]
+        outcome = own.total
+        if len(mine) > 1:
+            outcome = z(own.total, [x.total for x in mine], None if kind == "gigpo" else 1e-4)
+        of_turn = {"gigpo": of_state, "igpo": of_gains}.get(kind, of_process)
+        extra = [of_turn(kind, k, own, mine) for k in range(len(own.s.turns))]
+        made.append([x if kind == "igpo" else outcome + x for x in extra])
+    return made
+
+
+def of_state(kind: str, k: int, own: Rollout, mine: list[Rollout]) -> float:
+    """GiGPO: the return from turn k on against turns of the group in the same state."""
+    peers = []
+    for x in mine:
+        returns = discounted(x.earned, 0.95)
+        peers += [q for q, state in zip(returns, states(x.s), strict=True) if state == states(own.s)[k]]
+    return z(discounted(own.earned, 0.95)[k], peers, None)
+
+
+def of_process(kind: str, k: int, own: Rollout, mine: list[Rollout]) -> float:
+    """MT-GRPO: process rewards from turn k on, each against those of its index, or their sum against sums."""
+    if kind == "mt_grpo_fixed":
+        sums = [discounted(x.s.process, 1.0) for x in mine if len(x.s.turns) > k]
+        return z(discounted(own.s.process, 1.0)[k], [x[k] for x in sums], 1e-4)
+    total = 0.0
+    for later in range(k, len(own.s.turns)):
+        peers = [x.s.process[later] for x in mine if len(x.s.turns) > later]
+        total += z(own.s.process[later], peers, 1e-4)
+    return total
+
+
+def of_gains(kind: str, k: int, own: Rollout, mine: list[Rollout]) -> float:
+    """IGPO: rewards of turns, the outcome at the last, against all of the group, from turn k on."""
+    everything = []
+    for x in mine:
+        everything += [*x.s.process[:-1], x.total] if x.s.turns else []
+    return math.fsum(z(r, everything, 1e-6) for r in [*own.s.process[:-1], own.total][k:])
+
+
+def token_advantages(batch: list[Sequence_], rewards: list[dict[int, float]]) -> list[dict[int, float]]:
+    """The optimal token baseline of 2602.07078, at the n-th written token of each sequence."""
+    energies = []
+    returns = []
+    for s, u in zip(batch, rewards, strict=True):
+        scores = [1 - 2 * math.exp(s.old[t]) + s.squares[t] for t in s.written]
+        energies.append([math.fsum(scores[: n + 1]) for n in range(len(scores))])
+        returns.append(discounted([u[t] for t in s.written], 1.0))
+    made = []
+    for i, s in enumerate(batch):
+        peers = [j for j, x in enumerate(batch) if x.group == s.group and x.written]
+        made.append({})
+        for n, t in enumerate(s.written):
+            at = [j for j in peers if len(returns[j]) > n]
+            weight = math.fsum(energies[j][n] for j in at)
+            baseline = math.fsum(returns[j][n] * energies[j][n] for j in at) / (weight + 1e-8)
+            made[-1][t] = returns[i][n] - (0.0 if at == [i] else baseline)
+    return made
+
+
+def rate_factor(tokens: list[Token]) -> float:
+    """VCPO: root of the effective share of sequences, by their product ratios to the sampler."""
+    if not tokens:
+        return 1.0
+    weights = []
+    for row in by_sequence(tokens):
+        moved = math.fsum(k.log_prob - k.s.behaviour[k.t] for k in row)
+        weights.append(math.exp(min(max(moved, -20.0), 20.0)))
+    effective = math.fsum(weights) ** 2 / math.fsum(w * w for w in weights)
+    return math.sqrt(effective / len(weights))
+
+
+def sequence_weight(s: Sequence_) -> float:
+    """Product over the sequence of pi_old / mu, each and all clamped."""
+    moves = [min(max(s.old[t] - s.behaviour[t], -20.0), 20.0) for t in s.written]
+    return math.exp(min(max(math.fsum(moves), -20.0), 20.0))

@@ -45,7 +45,7 @@ class Rule:
     aggregate: str = "token_mean"
     stabilise: str = ""  # batch, sequence, cnorm, subtract, kl
     weight: float = 1.0  # lambda of kl
-    omega: str = ""  # tis, mis, icepop, free
+    omega: str = ""  # tis, mis, icepop, free, sequence (VCPO)
     extra: str = ""  # lld, positive, square
     kl: str = ""  # reward, loss: asked for beside the algorithm
     select: str = ""  # spread, unequal, large, void
@@ -53,6 +53,7 @@ class Rule:
     horizon: float = 1.0  # tokens that divide, of the aggregate constant
     skip: float | None = None  # LOOP's limit on the mean log-ratio of a trajectory
     last_turn_first: bool = False  # SeeUPO
+    scaled_rate: bool = False  # VCPO
     proximal: str = ""  # average (PPO-EWMA), between (A-3PO)
     beta: float = 0.05
     tau: float = 3.0
@@ -73,6 +74,8 @@ class Sequence_:
     reference: list[float]
     values: list[float]  # V_old
     staleness: int  # policy versions since it was sampled
+    squares: list[float]  # sum over the vocabulary of the squared old probabilities
+    process: list[float]  # reward of each turn
     void: list[bool]  # of each turn: neither a tool call nor an answer
     first: int = 1  # number of the first turn that is written
     advantage: list[float] = field(default_factory=list)
@@ -192,6 +195,14 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
             a = {
                 t: of_turn_alone(batch, totals, h)[s.index] for h, turn in enumerate(s.turns, 1) for t in turn
             }
+        elif rule.advantage == "otb":
+            a = methods.token_advantages(batch, rewards)[len(raw)]
+        elif rule.advantage in ("gigpo", "mt_grpo", "mt_grpo_fixed", "igpo"):
+            a = {}
+            for x, turn in zip(
+                methods.turn_advantages(rule.advantage, batch, rewards)[len(raw)], s.turns, strict=True
+            ):
+                a |= dict.fromkeys(turn, x)
         elif rule.advantage == "reinforce_pp":
             a = {t: math.fsum(u[later] for later in u if later >= t) for t in u}
         else:
@@ -428,9 +439,12 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
         weight = _weight(rule, k, whole)
         if rule.omega:
             omega = math.exp(clamp(k.mismatch(), -20, 20))
+            if rule.omega == "sequence":
+                omega = methods.sequence_weight(k.s)
             kept = {
                 "tis": min(omega, 2.0),
                 "free": omega,
+                "sequence": min(omega, 8.0),
                 "mis": omega if omega <= 2 else 0.0,
                 "icepop": omega if 0.5 <= omega <= 5 else 0.0,
             }[rule.omega]
@@ -622,6 +636,8 @@ class Trainer:
             g = g * factor
         if rule.stabilise == "subtract":
             g = g + bias  # -(grad J - C)
+        if rule.scaled_rate:
+            lr = lr * methods.rate_factor(tokens)
         length = norm(g)
         after = length if most is None else min(length, most)
         told |= {

@@ -90,6 +90,28 @@ RULES = {
     "opsm": Rule("grpo", clip="opsm", aggregate="seq_mean_token_mean"),
     "prime-rl": Rule("mean", clip="tv_gate", bounds=EVERYTHING, extra="square"),
     "simpletir": Rule("grpo", bounds=(0.8, 1.28), dual=3.0, select="void"),
+    "vcpo": Rule(
+        "grpo",
+        level="none",
+        clip="none",
+        bounds=EVERYTHING,
+        aggregate="seq_mean_token_mean",
+        omega="sequence",
+        scaled_rate=True,
+    ),
+    "otb": Rule("otb"),
+    "gigpo": Rule("gigpo"),
+    "sampo": Rule(
+        "gigpo",
+        level="sequence",
+        shared=False,
+        bounds=(1 - 3e-3, 1 + 4e-3),
+        aggregate="seq_mean_token_mean",
+        select="unequal",
+    ),
+    "mt-grpo": Rule("mt_grpo"),
+    "mt-grpo-fixed": Rule("mt_grpo_fixed"),
+    "igpo": Rule("igpo"),
     "decoupled-ppo": Rule("grpo", omega="free"),
     "a-3po": Rule("grpo", omega="free", proximal="between"),
     "ppo-ewma": Rule("grpo", omega="free", proximal="average"),
@@ -178,9 +200,12 @@ def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_
                     reference=[x + draw.gauss(0, 0.3) * m for x, m in zip(old, mask, strict=True)],
                     values=[draw.gauss(0, 0.5) for _ in mask],
                     staleness=draw.randint(0, 4),
+                    squares=[draw.random() + math.exp(x) ** 2 for x in old],
+                    process=[],
                     void=[],
                 )
             )
+            batch[-1].process = [draw.choice([0.0, 0.5, 1.0]) for _ in batch[-1].turns]
             batch[-1].void = [draw.random() < 0.15 for _ in batch[-1].turns]
     return batch, wild
 
@@ -208,13 +233,15 @@ def tensors(batch: list[Sequence_], critic: bool) -> Batch:
         values=padded("values", 0.0, F64) if critic else None,
         sentence=padded("sentence", 0, torch.int64) * mask,
         staleness=torch.tensor([s.staleness for s in batch]),
+        squared_probs=padded("squares", 0.0, F64),
+        turn_reward=of_turns([s.process for s in batch], mask),
         void=of_turns([s.void for s in batch], mask) > 0,
     )
 
 
 def of_turns(values: list[list[Any]], mask: Tensor) -> Tensor:
     """What is said of each turn, at its tokens; 0 off the mask."""
-    rows = [torch.tensor([0, *row]) for row in values]
+    rows = [torch.tensor([0.0, *row], dtype=F64) for row in values]
     return nn.utils.rnn.pad_sequence(rows, batch_first=True).gather(1, turn_ids(mask))
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sorl.batch import Batch
-from sorl.objective import Algorithm, PolicyLoss, Pool, policy_loss, trust
+from sorl.batch import Batch, turn_ids
+from sorl.objective import Algorithm, PolicyLoss, Pool, baseline, credit, policy_loss, trust
 from sorl.objective import advantage as adv
 from sorl.objective import aggregate as agg
 from sorl.objective import clip as clips
@@ -169,6 +169,13 @@ ADVANTAGES = [
     adv.BatchZ(),
     adv.GroupBatchZ(),
     adv.ReinforcePp(gamma=0.9),
+    credit.GiGpo(),
+    credit.GiGpo(gamma=0.5, weight=2.0, norm="std"),
+    credit.MtGrpo(),
+    credit.MtGrpo(baseline="return"),
+    credit.IgPo(gamma=0.9),
+    baseline.Otb(),
+    baseline.Otb(zero_tail=False),
 ]
 RATIOS = [
     *(
@@ -323,6 +330,8 @@ def batches(
         advantages=normal(),
         sentence=torch.where(mask, torch.randint(1, 4, (b, t), generator=g), 0),
         placebo=placebo_turns(mask, g),
+        squared_probs=old.exp().square() + torch.rand(b, t, generator=g, dtype=F64),
+        turn_reward=((7 * turn_ids(mask) + 3 * torch.arange(b)[:, None]) % 5).to(F64) * mask,
         staleness=torch.randint(0, 5, (b,), generator=g),
         void=torch.rand(b, 1, generator=g).expand_as(mask) < 0.2,
     )

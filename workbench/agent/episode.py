@@ -30,6 +30,7 @@ class Episode:
     searches: int
     valid_turns: int
     turn_status: list[str] = field(default_factory=list)  # "search", "answer" or "invalid", one a turn
+    turn_rewards: list[float] = field(default_factory=list)  # process reward of each turn
     # One a turn, None where the world did not search through a retriever: found, empty or failed, and its
     # seconds.
     retrieval_status: list[str | None] = field(default_factory=list)
@@ -64,17 +65,20 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
         log_prob_behaviour=log_prob,
         log_prob_old=log_prob.clone(),
         routes_behaviour=padded(kept) if len(kept) == len(episodes) else None,
-        void=_void(episodes, mask),
+        void=_of_turns([_void(e) for e in episodes], mask),
+        turn_reward=_of_turns([e.turn_rewards for e in episodes], mask),
     )
 
 
-def _void(episodes: Sequence[Episode], mask: Tensor) -> Tensor | None:
-    """Return the tokens of void turns, (B, T) bool, False off the mask; None where a turn has no status."""
+def _void(episode: Episode) -> list[bool]:
+    """Return which turns had neither a search that could be made nor an answer."""
+    return [status == "invalid" for status in episode.turn_status]
+
+
+def _of_turns(values: Sequence[Sequence[float]], mask: Tensor) -> Tensor | None:
+    """Give every token what is said of its turn, (B, T), 0 off the mask; None where a turn is left out."""
     turn = turn_ids(mask)
-    if [len(e.turn_status) for e in episodes] != turn.amax(1).tolist():
+    if [len(row) for row in values] != turn.amax(1).tolist():
         return None
-    is_void = torch.zeros(len(episodes), int(turn.max()) + 1, dtype=torch.bool)
-    for row, episode in zip(is_void, episodes, strict=True):
-        for k, status in enumerate(episode.turn_status, 1):
-            row[k] = status == "invalid"
-    return is_void.gather(1, turn)
+    rows = [torch.tensor([type(row[0])(0) if row else 0, *row]) for row in values]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).gather(1, turn)

@@ -29,7 +29,7 @@ from sorl.cli.compare import in_file_order, unfair
 _EXPORT = "Instead of a report, write the results of every run and those of --from."
 
 # Older files say nothing of these slots: their first kind was all that there was.
-LATER_SLOTS = ("routing", "proximal")
+LATER_SLOTS = ("routing", "proximal", "rate")
 
 
 def report(

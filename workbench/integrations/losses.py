@@ -19,6 +19,7 @@ from sorl.objective import KINDS, Algorithm, LossTerms, Normaliser, PolicyLoss, 
 from sorl.objective.aggregate import good, turns_of
 from sorl.objective.kl import RewardKL
 from sorl.objective.proximal import Proximal
+from sorl.objective.rate import Rate
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
 from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
@@ -33,6 +34,7 @@ _ELSEWHERE = {
     "shaping": (Shaping(), "the reward is made by the trainer"),
     "schedule": (Schedule(), "the order of the updates is the trainer's"),
     "early_stop": (EarlyStop(), "the trainer decides when an iteration ends"),
+    "rate": (Rate(), "the learning rate is the trainer's"),
 }
 
 

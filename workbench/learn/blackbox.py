@@ -23,6 +23,8 @@ DENSE = (
     "response",
     "mask",
     "void",
+    "turn_reward",
+    "squared_probs",
     "score",
     "log_prob_behaviour",
     "log_prob_old",

@@ -280,6 +280,9 @@ class Learner:
             for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
                 parameter.grad = gradient
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
+        factor_of_rate = self.algorithm.rate.factor(batch, torch.cat([now for now, *_ in tokens]))
+        for group in self.policy_optimizer.param_groups:
+            group["lr"] *= factor_of_rate
         before, after = step(self.policy_optimizer, settings.policy.max_grad_norm, self.skipped)
         if self.average is not None:
             self.average.add(self.policy)

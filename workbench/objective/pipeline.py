@@ -18,6 +18,7 @@ from sorl.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_
 from sorl.objective.clip import Clip, Ratios
 from sorl.objective.kl import KL
 from sorl.objective.proximal import Proximal
+from sorl.objective.rate import Rate
 from sorl.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
 from sorl.objective.slot import Slot
@@ -69,6 +70,7 @@ class Algorithm:
     early_stop: EarlyStop = field(default_factory=EarlyStop)
     routing: Routing = field(default_factory=Routing)
     proximal: Proximal = field(default_factory=Proximal)
+    rate: Rate = field(default_factory=Rate)
     summary: str = ""
     experimental: str = ""
     claim: str = ""
@@ -111,6 +113,7 @@ class Algorithm:
             "clip": getattr(self.clip, "against", "old") != "old",
             "kl": self.kl.needs_sampler,
             "proximal": self.proximal.needs_sampler,
+            "rate": self.rate.needs_sampler,
         }
         return [slot for slot, is_needed in needs.items() if is_needed]
 

@@ -57,7 +57,15 @@ class Loaded:
         columns: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in ("tokens", "response")}
         for name in ("length", "group", "trajectory", "rollout", "sentence", "placebo", "staleness"):
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
-        for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
+        for name in (
+            "score",
+            "turn_reward",
+            "squared_probs",
+            "log_prob_behaviour",
+            "log_prob_old",
+            "log_prob_ref",
+            "values",
+        ):
             columns[name] = self.number(arrays[name])
         for name in ("routes_behaviour", "routes_old", "void"):
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name])

@@ -114,6 +114,13 @@ class StoredBatch:
     staleness: Annotated[
         ndarray | None, Stored("B", "int", "policy versions since the row was sampled", False)
     ] = None
+    squared_probs: Annotated[
+        ndarray | None,
+        Stored("BT", "float", "sum over the vocabulary of the squared old probabilities", False),
+    ] = None
+    turn_reward: Annotated[
+        ndarray | None, Stored("BT", "float", "process reward of the token's turn", False)
+    ] = None
     void: Annotated[
         ndarray | None, Stored("BT", "bool", "true in turns with neither a tool call nor an answer", False)
     ] = None
