@@ -54,6 +54,8 @@ class Batch:
     squared_probs: Tensor | None = None  # (B, T) sum over the vocabulary of pi_old^2 where a token is written
     # (B, T) process reward of the token's turn, 0 off the mask; None where nobody gives one
     turn_reward: Tensor | None = None
+    # (B, T) the turn's process reward against those of its index, in stds; an advantage fills it for its clip
+    turn_score: Tensor | None = None
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
     # (B, T, L k) the top-k experts of each layer in the pass that predicts the token, as the sampler and as

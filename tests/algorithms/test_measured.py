@@ -29,6 +29,7 @@ NOT_MEASURED = {
     "mt-grpo-fixed",
     "sampo",
     "a-3po",
+    "a2tgpo",
     "ppo-ewma",
     "aspo",
     "decoupled-ppo",

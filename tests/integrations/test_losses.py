@@ -404,6 +404,7 @@ def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
         ("kl", "reward", "belongs to the reward"),
         ("proximal", "averaged", "an average of the policy's weights"),
         ("proximal", "interpolated", "how stale each row is"),
+        ("rate", "effective_samples", "learning rate is the trainer's"),
     ):
         with pytest.raises(InputError, match=said):
             Loss("ppo", **{slot: kind})

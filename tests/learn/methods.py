@@ -201,8 +201,9 @@ def turn_advantages(kind: str, batch: list[Sequence_], rewards: list[dict[int, f
         mine = [x for x in rollouts if x.s.group == own.s.group]
         outcome = own.total
         if len(mine) > 1:
-            outcome = z(own.total, [x.total for x in mine], None if kind == "gigpo" else 1e-4)
-        of_turn = {"gigpo": of_state, "igpo": of_gains}.get(kind, of_process)
+            eps = {"gigpo": None, "a2tgpo": 1e-6}.get(kind, 1e-4)
+            outcome = z(own.total, [x.total for x in mine], eps)
+        of_turn = {"gigpo": of_state, "igpo": of_gains, "a2tgpo": of_scaled}.get(kind, of_process)
         extra = [of_turn(kind, k, own, mine) for k in range(len(own.s.turns))]
         made.append([x if kind == "igpo" else outcome + x for x in extra])
     return made
@@ -227,6 +228,16 @@ def of_process(kind: str, k: int, own: Rollout, mine: list[Rollout]) -> float:
         peers = [x.s.process[later] for x in mine if len(x.s.turns) > later]
         total += z(own.s.process[later], peers, 1e-4)
     return total
+
+
+def of_scaled(kind: str, k: int, own: Rollout, mine: list[Rollout]) -> float:
+    """A2TGPO: process rewards but the last turn's, each against its index, over the root of their number."""
+    gains = []
+    for later in range(len(own.s.turns) - 1):
+        peers = [x.s.process[later] for x in mine if len(x.s.turns) > later + 1]
+        gains.append(z(own.s.process[later], peers, 1e-6))
+    own.s.gains = [*gains, 0.0]
+    return math.fsum(gains[k:]) / math.sqrt(max(1, len(gains[k:])))
 
 
 def of_gains(kind: str, k: int, own: Rollout, mine: list[Rollout]) -> float:

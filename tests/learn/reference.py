@@ -75,6 +75,7 @@ class Sequence_:
     values: list[float]  # V_old
     staleness: int  # policy versions since it was sampled
     squares: list[float]  # sum over the vocabulary of the squared old probabilities
+    gains: list[float]  # of each turn, for A2TGPO's clip
     process: list[float]  # reward of each turn
     void: list[bool]  # of each turn: neither a tool call nor an answer
     first: int = 1  # number of the first turn that is written
@@ -197,7 +198,7 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
             }
         elif rule.advantage == "otb":
             a = methods.token_advantages(batch, rewards)[len(raw)]
-        elif rule.advantage in ("gigpo", "mt_grpo", "mt_grpo_fixed", "igpo"):
+        elif rule.advantage in ("gigpo", "mt_grpo", "mt_grpo_fixed", "igpo", "a2tgpo"):
             a = {}
             for x, turn in zip(
                 methods.turn_advantages(rule.advantage, batch, rewards)[len(raw)], s.turns, strict=True
@@ -403,6 +404,10 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
             )
             low = 1 - 0.2 * clamp(relative, 0.5, 2.0)
             high = 1 + 0.2 * clamp(relative, 0.5, 2.0)
+        if rule.clip == "gain":
+            gain = unit[0].s.gains[unit[0].turn - 1]
+            low = 1 - 0.2 * (1 + 0.3 * math.tanh(gain / 2))  # 2 sigmoid(x) - 1 = tanh(x / 2)
+            high = 1 + 0.2 * (1 + 0.3 * math.tanh(gain / 2))
         for k in unit:
             if rule.level == "none":
                 k.w = 1.0
@@ -481,7 +486,7 @@ def _surrogate(
     free = [(x, -k.a * d) for x, d in k.dw]
     if rule.clip in ("opsm", "trm", "m2po", "tv_gate", "topr", "aspo"):
         return methods.surrogate(rule.clip, k, low, high)
-    if rule.clip in ("ppo", "band", "bapo"):
+    if rule.clip in ("ppo", "band", "bapo", "gain"):
         k.low = sign < 0 and k.w < low
         k.high = sign > 0 and k.w > high
         k.dual = rule.dual is not None and sign < 0 and k.w > rule.dual

@@ -254,7 +254,7 @@ def difference(steps: Steps, algorithm: Algorithm, *variants: Algorithm) -> floa
 
 
 # Estimators that give all tokens of a turn one advantage.
-OF_TURNS = ("turn_gae", "turn_mean", "group_batch_z", "gigpo", "mt_grpo", "igpo")
+OF_TURNS = ("turn_gae", "turn_mean", "group_batch_z", "gigpo", "mt_grpo", "igpo", "a2tgpo")
 
 
 def inert(case: Case) -> list[str]:

@@ -112,6 +112,7 @@ RULES = {
     "mt-grpo": Rule("mt_grpo"),
     "mt-grpo-fixed": Rule("mt_grpo_fixed"),
     "igpo": Rule("igpo"),
+    "a2tgpo": Rule("a2tgpo", level="turn", clip="gain"),
     "decoupled-ppo": Rule("grpo", omega="free"),
     "a-3po": Rule("grpo", omega="free", proximal="between"),
     "ppo-ewma": Rule("grpo", omega="free", proximal="average"),
@@ -201,6 +202,7 @@ def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_
                     values=[draw.gauss(0, 0.5) for _ in mask],
                     staleness=draw.randint(0, 4),
                     squares=[draw.random() + math.exp(x) ** 2 for x in old],
+                    gains=[],
                     process=[],
                     void=[],
                 )

@@ -174,6 +174,7 @@ ADVANTAGES = [
     credit.MtGrpo(),
     credit.MtGrpo(baseline="return"),
     credit.IgPo(gamma=0.9),
+    credit.A2TgPo(gamma=0.9),
     baseline.Otb(),
     baseline.Otb(zero_tail=False),
 ]
@@ -218,6 +219,7 @@ TRUSTED = [
     trust.TvGate(low=0.1, high=0.05),
     trust.TvGate(against="old"),
     trust.Flipped(),
+    trust.GainBand(beta=0.9),
 ]
 SEARCHED = [clips.Bapo(), clips.Bapo(share=0.7, dual=None)]
 # WHOLE ones look at the batch as a whole; what they share with its other micro-batches is summed for SEARCHED
@@ -332,6 +334,7 @@ def batches(
         placebo=placebo_turns(mask, g),
         squared_probs=old.exp().square() + torch.rand(b, t, generator=g, dtype=F64),
         turn_reward=((7 * turn_ids(mask) + 3 * torch.arange(b)[:, None]) % 5).to(F64) * mask,
+        turn_score=torch.where(mask, normal(), 0),
         staleness=torch.randint(0, 5, (b,), generator=g),
         void=torch.rand(b, 1, generator=g).expand_as(mask) < 0.2,
     )

@@ -49,6 +49,10 @@ def refusal(algorithm: Algorithm) -> str:
         )
     if algorithm.ratio.level in ("sentence", "placebo"):
         return f"its ratio is one of {algorithm.ratio.level} units, which no other trainer's batch has"
+    if algorithm.clip.kind == "gain_band":
+        return (
+            "its clip needs a process reward of each turn, which the trainer does not give; set another clip"
+        )
     if algorithm.proximal != Proximal():
         needed = {"averaged": "an average of the policy's weights", "interpolated": "how stale each row is"}
         return (

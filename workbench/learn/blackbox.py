@@ -25,6 +25,7 @@ DENSE = (
     "void",
     "turn_reward",
     "squared_probs",
+    "turn_score",
     "score",
     "log_prob_behaviour",
     "log_prob_old",

@@ -434,7 +434,7 @@ def scored(
 
 
 def squared_probs(
-    model: torch.nn.Module,
+    model: PreTrainedModel,
     batch: Batch,
     temperature: float,
     compute: ComputeSettings = ComputeSettings(),

@@ -155,3 +155,28 @@ def process_and_outcome(reward: Reward, batch: Batch, exists: Tensor) -> Tensor:
     place = torch.arange(exists.shape[1], device=exists.device)
     is_last = exists & (place == exists.sum(1, keepdim=True))
     return torch.where(is_last, reward.total.double()[:, None], turn_rewards(batch))
+
+
+class A2TgPo(Advantage, kind="a2tgpo"):
+    """z(R_i) + weight sum_{l >= k} gamma^(l - k) z_il / sqrt(n_k): A2TGPO, 2605.06200.
+
+    z_il is the process reward of turn l against those of the same turn index in the prompt group, over std +
+    eps. The last turn has the outcome in its place; n_k counts the turns from k on that have one. The root
+    keeps the sums of many turns as large as that of one. z is kept for the clip `gain_band`.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("turn_reward",)
+    group_size: ClassVar[int] = GROUP_SIZE
+    gamma: Fraction = 1.0
+    weight: NonNegative = 1.0
+    eps: Positive = 1e-6
+
+    def estimate(self, reward: Reward, batch: Batch) -> Batch:
+        exists = pool(reward.token, batch.turn).exists
+        place = torch.arange(exists.shape[1], device=exists.device)
+        judged = exists & (place < exists.sum(1, keepdim=True))
+        gain = against_peers(turn_rewards(batch), judged, by_index(batch, exists), self.eps)
+        left = returns_to_go(judged.double(), exists, 1.0)
+        credit = returns_to_go(gain, exists, self.gamma) * left.clamp(min=1).rsqrt()
+        made = _of_turns(outcome_z(reward, batch, self.eps) + self.weight * credit, batch)
+        return replace(made, turn_score=spread(gain.to(batch.log_prob_old.dtype), batch.turn))

@@ -140,6 +140,8 @@ class Algorithm:
         if self.clip.sums_size and self.stabilise.needs_statistics and self.stabilise.needs_clip:
             counts = f"stabilise {self.stabilise.kind} counts clipped tokens of the minibatch"
             return f"{counts} before the bounds of clip {self.clip.kind} are known; set its scope = 'micro'"
+        if self.clip.kind == "gain_band" and self.advantage.kind != "a2tgpo":
+            return "clip gain_band reads what advantage a2tgpo says of each turn; set advantage = 'a2tgpo'"
         if self.proximal.follows_policy and self.correction.normalise:
             weights = f"correction {self.correction.kind} divides by the mean weight of the minibatch"
             return f"{weights}, which depends on the pass where proximal = '{self.proximal.kind}'"

@@ -163,6 +163,24 @@ class Taper(Clip, kind="taper"):
         return made._replace(ratio=ratio, dual=capped)
 
 
+class GainBand(Window, kind="gain_band"):
+    """PPO's clip with both widths times 1 + beta (2 sigmoid(z) - 1), z of the turn: A2TGPO, 2605.06200.
+
+    z is what the advantage `a2tgpo` says of the process reward of the turn. A turn that gains much may move
+    further; beta bounds the factor to 1 +- beta. Out of range is judged by the width of z = 0.
+    """
+
+    low: Fraction = 0.2
+    high: NonNegative = 0.2
+    beta: Fraction = 0.3
+    gate: Literal["token", "unit"] = "token"
+
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        gain = torch.where(seen.batch.mask, seen.batch.need("turn_score"), 0)
+        factor = 1 + self.beta * (2 * gain.sigmoid() - 1)
+        return gated(seen, 1 - self.low * factor, 1 + self.high * factor)
+
+
 class Flipped(Window, kind="flipped"):
     """PPO's clip with the ratio of good tokens turned over, and a cap that keeps gradients: ASPO, 2510.06062.
 

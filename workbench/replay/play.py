@@ -45,7 +45,7 @@ class Loaded:
     stored: StoredBatch
     own: Algorithm
     dtype: torch.dtype
-    _known: dict[Any, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    _known: dict[Any, Batch] = field(default_factory=dict)
 
     @cached_property
     def batch(self) -> Batch:
@@ -61,6 +61,7 @@ class Loaded:
             "score",
             "turn_reward",
             "squared_probs",
+            "turn_score",
             "log_prob_behaviour",
             "log_prob_old",
             "log_prob_ref",
@@ -85,10 +86,15 @@ class Loaded:
         """
         recipe = (algorithm.advantage, algorithm.select, algorithm.kl, algorithm.shaping)
         if recipe not in self._known:
-            made = prepare(algorithm, self.batch)
-            self._known[recipe] = made.need("advantages"), made.mask, made.turn
-        advantages, mask, turn_id = self._known[recipe]
-        marked = replace(self.batch, mask=mask, turn_id=turn_id, advantages=advantages)
+            self._known[recipe] = prepare(algorithm, self.batch)
+        made = self._known[recipe]
+        marked = replace(
+            self.batch,
+            mask=made.mask,
+            turn_id=made.turn,
+            advantages=made.need("advantages"),
+            turn_score=made.turn_score,
+        )
         return marked if marked.placebo is not None else algorithm.ratio.mark(marked, None)
 
     def minibatch(self, algorithm: Algorithm, update: StoredUpdate) -> Batch:

@@ -118,6 +118,9 @@ class StoredBatch:
         ndarray | None,
         Stored("BT", "float", "sum over the vocabulary of the squared old probabilities", False),
     ] = None
+    turn_score: Annotated[
+        ndarray | None, Stored("BT", "float", "that reward against those of its turn index", False)
+    ] = None
     turn_reward: Annotated[
         ndarray | None, Stored("BT", "float", "process reward of the token's turn", False)
     ] = None
