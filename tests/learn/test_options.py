@@ -27,6 +27,7 @@ from sorl.learn.loop import Trainer
 from sorl.learn.rollout import Rollout, batch_of
 from sorl.learn.warmstart import ensure
 from sorl.objective import KINDS, Algorithm, Slot
+from sorl.objective.credit import GiGpo
 from sorl.objective.ratio import Guard
 from sorl.recording.recorder import Recorder
 from sorl.spec import InputError, RunSettings
@@ -83,7 +84,8 @@ class Case:
         for change in changes:
             with suppress(InputError):  # out of range for this one
                 slot: Any = {self.slot: replace(own, **change)}
-                yield replace(self.algorithm, **slot)
+                elsewhere: Any = ELSEWHERE.get((self.algorithm.name, self.slot, self.option), {})
+                yield replace(self.algorithm, **elsewhere, **slot)
 
 
 # Values that a rule tells from its own, where half and twice of it do not.
@@ -108,6 +110,12 @@ BESIDE: dict[tuple[str, str, Any], dict[str, Any]] = {
     ("overlong", "limit", None): {"margin": 10.0},
     # the search ends between its bounds
     ("bapo", "step", None): {"high": 1.0, "high_max": 20.0, "share": 0.46},
+}
+
+
+# Choices of other slots that an option needs: turns of a sequence with advantages of both signs.
+ELSEWHERE: dict[tuple[str, str, str], dict[str, Slot]] = {
+    ("sampo", "clip", "gate"): {"advantage": GiGpo(weight=50.0)},
 }
 
 

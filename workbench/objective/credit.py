@@ -88,6 +88,7 @@ class GiGpo(Advantage, kind="gigpo"):
     this, once.
     """
 
+    reads_observations: ClassVar[bool] = True
     group_size: ClassVar[int] = GROUP_SIZE
     gamma: Fraction = 0.95
     weight: NonNegative = 1.0

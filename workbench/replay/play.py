@@ -141,6 +141,8 @@ def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch, is_unscored
         return "it needs the sampler's log-probs, and this run kept none"
     if algorithm.needs_reference and batch.log_prob_ref is None:
         return "its KL term needs log-probs of a reference, and this run kept none (learn.reference)"
+    if algorithm.proximal.kind == "averaged" and algorithm.proximal != own.proximal:
+        return "its proximal policy is a mean of weights, which this run did not keep"
     for name in algorithm.inputs:
         if getattr(batch, name) is None:
             return f"it needs {INPUTS[name]}, and this run kept none"
