@@ -88,7 +88,7 @@ class SecondMoment(Clip, kind="second_moment"):
     those left in S is at most `budget`; equal ones are dropped together, so that no order of rows matters.
     `tokens`: trust_region, S are the tokens that PPO's clip could act on, A > 0 with w > 1 and A < 0 with w <
     1 (the paper); all, S is every policy token (AReaL). The authors' code bounds the mean of min((log w)^2,
-    tau^2) in place of those left, which drops more, and never below 0.7 or above 1.5. The mean is that of
+    tau^2) in place of those left, which drops more, and spares ratios within 0.7 and 1.5. The mean is that of
     each micro-batch, as in both codes; a sort has no sums that add up over micro-batches.
     """
 
