@@ -728,7 +728,8 @@ class Trainer:
                     slope = 0.0
             total += 0.5 * error / len(where)
             g[k.s.tokens[k.t - 1]] += slope / len(where)
-        self.phi = self.phi - self.settings.critic.lr * g
+        clipped = min(1.0, (self.settings.critic.max_grad_norm or math.inf) / max(norm(g), 1e-300))
+        self.phi = self.phi - self.settings.critic.lr * clipped * g
         return {"value_loss": total, "critic_grad_norm": norm(g)}
 
     def _probe(self, batch: list[Sequence_]) -> Columns:

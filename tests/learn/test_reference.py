@@ -200,7 +200,9 @@ def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_
                     behaviour=[x + e * m for x, e, m in zip(old, noise, mask, strict=True)],
                     reference=[x + draw.gauss(0, 0.3) * m for x, m in zip(old, mask, strict=True)],
                     values=[draw.gauss(0, 0.5) for _ in mask],
-                    staleness=draw.randint(0, 4),
+                    # of the first row 2: with all at most 1, A-3PO's old log-probs are the sampler's, and
+                    # the columns of the gap take the present ones for the trainer's
+                    staleness=draw.randint(0, 4) if batch else 2,
                     squares=[draw.random() + math.exp(x) ** 2 for x in old],
                     gains=[],
                     process=[],
