@@ -6,9 +6,21 @@ All per-token tensors are aligned with `tokens`: entry t speaks of token t given
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sorl.tensors import Tensor, torch
+
+# What the tensors are that only some algorithms need, in words.
+INPUTS: Mapping[str, str] = MappingProxyType(
+    {
+        "squared_probs": "the sum of squared probabilities over the vocabulary",
+        "staleness": "how stale each row is",
+        "turn_reward": "a process reward of each turn",
+        "void": "which turns are void",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,14 @@ class Batch:
     rollout: Tensor | None = None  # (B,) int64, rollout that a row is of; None: each row is one
     # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
     sentence: Tensor | None = None
+    staleness: Tensor | None = None  # (B,) int64, policy versions since the row was sampled
+    # (B, T) bool, token of a void turn, one with neither a tool call nor an answer; None where nobody says
+    void: Tensor | None = None
+    squared_probs: Tensor | None = None  # (B, T) sum over the vocabulary of pi_old^2 where a token is written
+    # (B, T) process reward of the token's turn, 0 off the mask; None where nobody gives one
+    turn_reward: Tensor | None = None
+    # (B, T) the turn's process reward against those of its index, in stds; an advantage fills it for its clip
+    turn_score: Tensor | None = None
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
     # (B, T, L k) the top-k experts of each layer in the pass that predicts the token, as the sampler and as

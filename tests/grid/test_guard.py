@@ -99,6 +99,15 @@ def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart():
     )
 
 
+def test_a_learning_rate_by_samples_and_an_averaged_policy_set_arms_apart_at_ratio_one():
+    grpo = {"algorithm": "grpo", "learn": ONCE}
+    scaled = settings(**grpo, slots={"rate": "effective_samples"})
+    averaged = settings(**grpo, slots={"proximal": "averaged"})
+    assert flagged(plain=settings(**grpo), scaled=scaled, averaged=averaged) == []
+    notes = planned(plain=settings(**grpo), averaged=averaged)
+    assert all("averaged" not in note.arms for note in notes if note.check == "idle_ratio")
+
+
 @pytest.mark.parametrize("change", [{"advantage": {"whiten": "none"}}, MEAN], ids=["advantage", "aggregate"])
 @pytest.mark.parametrize(
     "other",

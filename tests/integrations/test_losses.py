@@ -175,7 +175,7 @@ def split_errors(name: str, **slots: Any) -> list[float]:
     return errors
 
 
-OF_MICRO_BATCH = {"s-ppo", "st-ppo", "grpo-guard", "grpo-guard-full"}
+OF_MICRO_BATCH = {"s-ppo", "st-ppo", "grpo-guard", "grpo-guard-full", "m2po"}
 
 
 @pytest.mark.parametrize("name", feedable())
@@ -249,12 +249,21 @@ def test_bapo_on_several_ranks_has_the_gradient_of_one_rank_with_one_micro_batch
         torch.testing.assert_close(part[1], gradient, rtol=1e-10, atol=1e-12)
 
 
-NEEDS_SAMPLER = [name for name, algorithm in ALGORITHMS.items() if algorithm.needs_sampler]
-PART = {name: "clip" if name in ("dppo", "vespo") else "correction" for name in NEEDS_SAMPLER}
+NEEDS_SAMPLER = [name for name in feedable() if ALGORITHMS[name].needs_sampler]
+PART = {name: ALGORITHMS[name].parts_with_sampler[0] for name in NEEDS_SAMPLER}
 
 
 def test_the_algorithms_that_need_the_sampler_are_these() -> None:
-    assert set(NEEDS_SAMPLER) == {"tis", "mis", "icepop", "minirl", "dppo", "vespo"}
+    assert {name for name, part in PART.items() if part == "clip"} == {
+        "dppo",
+        "vespo",
+        "topr",
+        "trm",
+        "prime-rl",
+    }
+    of_correction = {"tis", "mis", "icepop", "minirl", "decoupled-ppo"}
+    assert {name for name, part in PART.items() if part == "correction"} == of_correction
+    assert set(PART.values()) == {"clip", "correction"}
 
 
 @pytest.mark.parametrize("name", NEEDS_SAMPLER)
@@ -277,8 +286,11 @@ def test_without_the_samplers_log_probs_an_algorithm_that_needs_them_is_refused_
         Loss(name).batch(**words, log_prob_behaviour=nowhere)
     with pytest.raises(InputError, match=f"{said}: set use_vllm = True"):
         type("Mine", (TrlLoss, FakeTrl), {"loss": name})([{}] * 4, 2)
+    no_kl = {"kl": "none"}  # SkyRL takes no KL term
     with pytest.raises(InputError, match=rf"{said}.*SkyRL: generator\.sampling_params\.logprobs"):
-        skyrl_loss(name)(log_prob, given["log_prob_old"], log_prob, config=None, loss_mask=given["mask"])
+        skyrl_loss(name, **no_kl)(
+            log_prob, given["log_prob_old"], log_prob, config=None, loss_mask=given["mask"]
+        )
     fields = {"mask": given["mask"].double(), "advantages": unscored, "logprobs": unscored}
     row = {key: SimpleNamespace(to_torch=lambda x=x: x[0]) for key, x in fields.items()}
     with pytest.raises(InputError, match=said):
@@ -390,6 +402,9 @@ def test_what_is_more_than_a_loss_is_refused_by_name() -> None:
     for slot, kind, said in (
         ("stabilise", "cnorm", "second backward"),
         ("kl", "reward", "belongs to the reward"),
+        ("proximal", "averaged", "an average of the policy's weights"),
+        ("proximal", "interpolated", "how stale each row is"),
+        ("rate", "effective_samples", "learning rate is the trainer's"),
     ):
         with pytest.raises(InputError, match=said):
             Loss("ppo", **{slot: kind})

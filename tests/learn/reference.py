@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.learn import methods
+
 PPO = (0.8, 1.2)
 EVERYTHING = (0.0, math.inf)
 CRITICS = ("gae", "turn_mean", "turn_gae", "bilevel")
@@ -27,7 +29,7 @@ class Rule:
     """What an algorithm does, by names of formulas.
 
     `clip`: ppo, weight (CISPO), mask (MiniRL), tv (DPPO), sigmoid (SAPO), log (GMPO), gamma (VESPO), bapo,
-    band (SSPO) or none.
+    band (SSPO) or none; or one of methods.py: opsm, trm, m2po, tv_gate (prime-rl), topr, aspo.
     """
 
     advantage: str
@@ -43,14 +45,16 @@ class Rule:
     aggregate: str = "token_mean"
     stabilise: str = ""  # batch, sequence, cnorm, subtract, kl
     weight: float = 1.0  # lambda of kl
-    omega: str = ""  # tis, mis, icepop, free
-    extra: str = ""  # lld, positive
+    omega: str = ""  # tis, mis, icepop, free, sequence (VCPO)
+    extra: str = ""  # lld, positive, square
     kl: str = ""  # reward, loss: asked for beside the algorithm
-    select: str = ""  # spread, unequal, large
+    select: str = ""  # spread, unequal, large, void
     overlong: tuple[float, float] | None = None  # limit and margin of DAPO's penalty
     horizon: float = 1.0  # tokens that divide, of the aggregate constant
     skip: float | None = None  # LOOP's limit on the mean log-ratio of a trajectory
     last_turn_first: bool = False  # SeeUPO
+    scaled_rate: bool = False  # VCPO
+    proximal: str = ""  # average (PPO-EWMA), between (A-3PO)
     beta: float = 0.05
     tau: float = 3.0
 
@@ -69,6 +73,11 @@ class Sequence_:
     behaviour: list[float]
     reference: list[float]
     values: list[float]  # V_old
+    staleness: int  # policy versions since it was sampled
+    squares: list[float]  # sum over the vocabulary of the squared old probabilities
+    gains: list[float]  # of each turn, for A2TGPO's clip
+    process: list[float]  # reward of each turn
+    void: list[bool]  # of each turn: neither a tool call nor an answer
     first: int = 1  # number of the first turn that is written
     advantage: list[float] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
@@ -187,6 +196,14 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
             a = {
                 t: of_turn_alone(batch, totals, h)[s.index] for h, turn in enumerate(s.turns, 1) for t in turn
             }
+        elif rule.advantage == "otb":
+            a = methods.token_advantages(batch, rewards)[len(raw)]
+        elif rule.advantage in ("gigpo", "mt_grpo", "mt_grpo_fixed", "igpo", "a2tgpo"):
+            a = {}
+            for x, turn in zip(
+                methods.turn_advantages(rule.advantage, batch, rewards)[len(raw)], s.turns, strict=True
+            ):
+                a |= dict.fromkeys(turn, x)
         elif rule.advantage == "reinforce_pp":
             a = {t: math.fsum(u[later] for later in u if later >= t) for t in u}
         else:
@@ -215,6 +232,8 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         if rule.advantage == "turn_mean":
             a = {t: math.fsum(a[x] for x in turn) / len(turn) for turn in s.turns for t in turn}
         s.advantage = [a.get(t, 0.0) for t in range(len(s.tokens))]
+        if rule.select == "void" and any(s.void):
+            s.mask = [False] * len(s.mask)
         if rule.select == "large" and max(map(abs, a.values()), default=0.0) < 0.01:
             s.mask = [False] * len(s.mask)
 
@@ -278,6 +297,7 @@ class Token:
     high: bool = False
     dual: bool = False
     out: bool = False
+    dropped: bool = False  # by methods.drop
     omega: float | None = None
     corrected: bool = False
     factor: float = 1.0
@@ -371,6 +391,7 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
     low, high = rule.bounds
     if rule.clip == "bapo":
         low, high = _bapo(whole.minibatch)
+    methods.drop(rule.clip, micro)
     surprisal = mean([-k.s.old[k.t] for k in micro]) or 0.0
     value: dict[int, tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]] = {}
     for unit in by(micro, unit_of):
@@ -383,6 +404,10 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
             )
             low = 1 - 0.2 * clamp(relative, 0.5, 2.0)
             high = 1 + 0.2 * clamp(relative, 0.5, 2.0)
+        if rule.clip == "gain":
+            gain = unit[0].s.gains[unit[0].turn - 1]
+            low = 1 - 0.2 * (1 + 0.3 * math.tanh(gain / 2))  # 2 sigmoid(x) - 1 = tanh(x / 2)
+            high = 1 + 0.2 * (1 + 0.3 * math.tanh(gain / 2))
         for k in unit:
             if rule.level == "none":
                 k.w = 1.0
@@ -391,7 +416,8 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
                 k.w = math.fsum(x.r for x in unit) / n
                 k.dw = [(x, x.r * x.open / n) for x in unit]
             else:
-                k.w = math.exp(clamp(m * n, -20, 20)) if rule.clip == "gamma" else math.exp(m)
+                product = rule.clip in ("gamma", "topr")
+                k.w = math.exp(clamp(m * n, -20, 20)) if product else math.exp(m)
                 k.dw = [(x, k.w * x.open / n) for x in unit] if rule.shared else [(k, k.w * k.open)]
             if rule.clip == "log":  # of all tokens, before the first of them is looked at
                 k.low = k.a < 0 and k.e < low
@@ -418,9 +444,12 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
         weight = _weight(rule, k, whole)
         if rule.omega:
             omega = math.exp(clamp(k.mismatch(), -20, 20))
+            if rule.omega == "sequence":
+                omega = methods.sequence_weight(k.s)
             kept = {
                 "tis": min(omega, 2.0),
                 "free": omega,
+                "sequence": min(omega, 8.0),
                 "mis": omega if omega <= 2 else 0.0,
                 "icepop": omega if 0.5 <= omega <= 5 else 0.0,
             }[rule.omega]
@@ -455,7 +484,9 @@ def _surrogate(
 ) -> tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]:
     """Loss of the token, its derivatives, and those without the clip; sets the flags."""
     free = [(x, -k.a * d) for x, d in k.dw]
-    if rule.clip in ("ppo", "band", "bapo"):
+    if rule.clip in ("opsm", "trm", "m2po", "tv_gate", "topr", "aspo"):
+        return methods.surrogate(rule.clip, k, low, high)
+    if rule.clip in ("ppo", "band", "bapo", "gain"):
         k.low = sign < 0 and k.w < low
         k.high = sign > 0 and k.w > high
         k.dual = rule.dual is not None and sign < 0 and k.w > rule.dual
@@ -526,6 +557,10 @@ def _beside(rule: Rule, micro: list[Token], n: Counts) -> float:
                 k.pull += rule.beta * (1 - math.exp(-x)) / n.tokens if at < 10 and abs(x) < 20 else 0.0
             if share:  # of KL(theta, old): r d - r + 1, and its derivative r d
                 k.pull += rule.weight * share * k.r * k.e * k.open / (len(own) * n.sequences)
+            if rule.extra == "square":
+                x = k.log_prob - k.s.behaviour[k.t]
+                total += 1e-3 * clamp(x, -20, 20) ** 2 / n.tokens
+                k.pull += 1e-3 * 2 * x * (abs(x) <= 20) / n.tokens
             if rule.extra == "lld" and good and less_likely and k.delta < 0:
                 total += 0.2 * -k.delta / n.tokens
                 k.pull -= 0.2 / n.tokens
@@ -567,6 +602,7 @@ class Trainer:
         self.phi = np.array(phi)
         self.settings = settings
         self.updates = 0
+        self.history = [self.theta]  # the table before each update
         self.skipped = False  # whether the last step was left out
         self.before: np.ndarray | None = None  # gradient of the last probe
 
@@ -574,6 +610,8 @@ class Trainer:
         rule = self.rule
         settings = self.settings
         size = len(self.theta)
+        if rule.proximal:
+            batch = methods.anchored(rule.proximal, batch, self.history, self.phi)
         told = self._probe(batch) if self.updates % settings.probe_every == 0 else {}
         n = settings.micro_batch or len(batch)
         lr = settings.policy.lr
@@ -603,6 +641,8 @@ class Trainer:
             g = g * factor
         if rule.stabilise == "subtract":
             g = g + bias  # -(grad J - C)
+        if rule.scaled_rate:
+            lr = lr * methods.rate_factor(tokens)
         length = norm(g)
         after = length if most is None else min(length, most)
         told |= {
@@ -638,6 +678,7 @@ class Trainer:
         else:
             self.theta = self.theta - lr * (after / length if length else 1.0) * g
         self.updates += 1
+        self.history.append(self.theta)
         return Update(tokens, told, settings.value_clip)
 
     def parts(self, batch: list[Sequence_]) -> Iterator[list[Sequence_]]:
@@ -687,7 +728,8 @@ class Trainer:
                     slope = 0.0
             total += 0.5 * error / len(where)
             g[k.s.tokens[k.t - 1]] += slope / len(where)
-        self.phi = self.phi - self.settings.critic.lr * g
+        clipped = min(1.0, (self.settings.critic.max_grad_norm or math.inf) / max(norm(g), 1e-300))
+        self.phi = self.phi - self.settings.critic.lr * clipped * g
         return {"value_loss": total, "critic_grad_norm": norm(g)}
 
     def _probe(self, batch: list[Sequence_]) -> Columns:

@@ -27,6 +27,7 @@ from sorl.learn.loop import Trainer
 from sorl.learn.rollout import Rollout, batch_of
 from sorl.learn.warmstart import ensure
 from sorl.objective import KINDS, Algorithm, Slot
+from sorl.objective.credit import GiGpo
 from sorl.objective.ratio import Guard
 from sorl.recording.recorder import Recorder
 from sorl.spec import InputError, RunSettings
@@ -83,7 +84,8 @@ class Case:
         for change in changes:
             with suppress(InputError):  # out of range for this one
                 slot: Any = {self.slot: replace(own, **change)}
-                yield replace(self.algorithm, **slot)
+                elsewhere: Any = ELSEWHERE.get((self.algorithm.name, self.slot, self.option), {})
+                yield replace(self.algorithm, **elsewhere, **slot)
 
 
 # Values that a rule tells from its own, where half and twice of it do not.
@@ -108,6 +110,12 @@ BESIDE: dict[tuple[str, str, Any], dict[str, Any]] = {
     ("overlong", "limit", None): {"margin": 10.0},
     # the search ends between its bounds
     ("bapo", "step", None): {"high": 1.0, "high_max": 20.0, "share": 0.46},
+}
+
+
+# Choices of other slots that an option needs: turns of a sequence with advantages of both signs.
+ELSEWHERE: dict[tuple[str, str, str], dict[str, Slot]] = {
+    ("sampo", "clip", "gate"): {"advantage": GiGpo(weight=50.0)},
 }
 
 
@@ -210,6 +218,10 @@ class Steps:
             log_prob_old=old,
             log_prob_behaviour=near(old, spread),
             log_prob_ref=near(old, spread),
+            squared_probs=torch.rand(made.mask.shape, generator=stream) * made.mask,
+            turn_reward=torch.where(made.mask, torch.arange(16)[:, None] * made.turn % 3 / 2, 0),
+            staleness=torch.tensor([0, 1, 2, 3] * 4),
+            void=made.turn == torch.tensor([1, 2, 0, 0, 3, 0, 0, 2] * 2)[:, None],
             values=torch.where(made.response, 0.5 * torch.randn(made.tokens.shape, generator=stream), 0),
         )
 
@@ -249,6 +261,10 @@ def difference(steps: Steps, algorithm: Algorithm, *variants: Algorithm) -> floa
     return largest
 
 
+# Estimators that give all tokens of a turn one advantage.
+OF_TURNS = ("turn_gae", "turn_mean", "group_batch_z", "gigpo", "mt_grpo", "igpo", "a2tgpo")
+
+
 def inert(case: Case) -> list[str]:
     """Why the option may change nothing; empty where it must change the step."""
     a = case.algorithm
@@ -257,7 +273,7 @@ def inert(case: Case) -> list[str]:
     one_turn = a.ratio.level in ("turn", "sentence") or a.schedule.kind == "reverse_turns"
     # Whether all tokens that share a ratio have one advantage.
     per_sequence = a.advantage.kind in ("grpo", "mean_only", "rloo", "batch_mean", "batch_z")
-    equal = per_sequence or (one_turn and a.advantage.kind in ("turn_gae", "turn_mean", "group_batch_z"))
+    equal = per_sequence or (one_turn and a.advantage.kind in OF_TURNS)
     reasons = {
         "a token is a unit of its own: there is nothing to pool": (
             alone and at in (("ratio", "mean"), ("ratio", "grad"), ("clip", "gate"))
@@ -268,6 +284,9 @@ def inert(case: Case) -> list[str]:
         ),
         "VESPO weighs by the product of the sequence, whatever else is pooled": (
             case.slot == "ratio" and a.clip.kind == "gamma"
+        ),
+        "without the std nothing is divided by it and eps": (
+            case.option == "eps" and case.choice.kind == "gigpo" and a.advantage.norm == "mean"
         ),
         "only the scale has a floor, not the mean": (
             case.option == "floor" and case.choice == Guard(mode="center")

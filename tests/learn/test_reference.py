@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from sorl.algorithms import ALGORITHMS, resolve
-from sorl.batch import Batch
+from sorl.batch import Batch, turn_ids
 from sorl.diagnostics import CATALOGUE
 from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from sorl.learn.loop import Trainer
@@ -83,6 +83,39 @@ RULES = {
     "grpo-guard-full": Rule("grpo", guard="full"),
     "llds": Rule("grpo", extra="lld"),
     "sapo-search": Rule("grpo", extra="positive"),
+    "topr": Rule("mean", level="sequence", clip="topr", bounds=EVERYTHING, aggregate="seq_mean_token_sum"),
+    "aspo": Rule("grpo", clip="aspo"),
+    "m2po": Rule("grpo", clip="m2po", bounds=EVERYTHING),
+    "trm": Rule("grpo", clip="trm", bounds=EVERYTHING),
+    "opsm": Rule("grpo", clip="opsm", aggregate="seq_mean_token_mean"),
+    "prime-rl": Rule("mean", clip="tv_gate", bounds=EVERYTHING, extra="square"),
+    "simpletir": Rule("grpo", bounds=(0.8, 1.28), dual=3.0, select="void"),
+    "vcpo": Rule(
+        "grpo",
+        level="none",
+        clip="none",
+        bounds=EVERYTHING,
+        aggregate="seq_mean_token_mean",
+        omega="sequence",
+        scaled_rate=True,
+    ),
+    "otb": Rule("otb"),
+    "gigpo": Rule("gigpo"),
+    "sampo": Rule(
+        "gigpo",
+        level="sequence",
+        shared=False,
+        bounds=(1 - 3e-3, 1 + 4e-3),
+        aggregate="seq_mean_token_mean",
+        select="unequal",
+    ),
+    "mt-grpo": Rule("mt_grpo"),
+    "mt-grpo-fixed": Rule("mt_grpo_fixed"),
+    "igpo": Rule("igpo"),
+    "a2tgpo": Rule("a2tgpo", level="turn", clip="gain"),
+    "decoupled-ppo": Rule("grpo", omega="free"),
+    "a-3po": Rule("grpo", omega="free", proximal="between"),
+    "ppo-ewma": Rule("grpo", omega="free", proximal="average"),
     "tis": Rule("grpo", omega="tis"),
     "mis": Rule("grpo", omega="mis"),
     "icepop": Rule("grpo", omega="icepop"),
@@ -167,8 +200,17 @@ def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_
                     behaviour=[x + e * m for x, e, m in zip(old, noise, mask, strict=True)],
                     reference=[x + draw.gauss(0, 0.3) * m for x, m in zip(old, mask, strict=True)],
                     values=[draw.gauss(0, 0.5) for _ in mask],
+                    # of the first row 2: with all at most 1, A-3PO's old log-probs are the sampler's, and
+                    # the columns of the gap take the present ones for the trainer's
+                    staleness=draw.randint(0, 4) if batch else 2,
+                    squares=[draw.random() + math.exp(x) ** 2 for x in old],
+                    gains=[],
+                    process=[],
+                    void=[],
                 )
             )
+            batch[-1].process = [draw.choice([0.0, 0.5, 1.0]) for _ in batch[-1].turns]
+            batch[-1].void = [draw.random() < 0.15 for _ in batch[-1].turns]
     return batch, wild
 
 
@@ -194,7 +236,17 @@ def tensors(batch: list[Sequence_], critic: bool) -> Batch:
         log_prob_ref=padded("reference", 0.0, F64),
         values=padded("values", 0.0, F64) if critic else None,
         sentence=padded("sentence", 0, torch.int64) * mask,
+        staleness=torch.tensor([s.staleness for s in batch]),
+        squared_probs=padded("squares", 0.0, F64),
+        turn_reward=of_turns([s.process for s in batch], mask),
+        void=of_turns([s.void for s in batch], mask) > 0,
     )
+
+
+def of_turns(values: list[list[Any]], mask: Tensor) -> Tensor:
+    """What is said of each turn, at its tokens; 0 off the mask."""
+    rows = [torch.tensor([0.0, *row], dtype=F64) for row in values]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True).gather(1, turn_ids(mask))
 
 
 def episodes(draw: random.Random, batch: list[Sequence_]) -> list[Any]:
@@ -376,7 +428,8 @@ def check(name: str, batches: int, folder: Path) -> None:
         phi = [draw.gauss(0, 0.5) for _ in range(WORDS)]
         sampled, wild = drawn(draw, theta)
         made = episodes(draw, sampled)
-        lr = 1e-9 if wild else draw.choice([0.05, 0.5])
+        far = 20 if rule.proximal == "average" else 1  # else no ratio to it reaches the clip
+        lr = 1e-9 if wild else far * draw.choice([0.05, 0.5])
         longest = draw.choice([None, 0.05])
         learn = LearnSettings.model_validate(
             {
@@ -495,9 +548,10 @@ def check(name: str, batches: int, folder: Path) -> None:
             agree(table, where, row, rows[where], names)
     assert fired > 0 or batches < 10 or RULES[name].stabilise not in ("batch", "sequence", "cnorm")
     assert skipped > 0 or batches < 10 or not RULES[name].skip
-    assert clipped > 0 or batches < 10 or RULES[name].clip in ("none", "sigmoid", "gamma", "weight")
+    assert clipped > 0 or batches < 10 or RULES[name].clip in NEVER_CLIPPED
 
 
+NEVER_CLIPPED = ("none", "sigmoid", "gamma", "weight", "topr")
 SIX = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 
 

@@ -62,6 +62,7 @@ def test_a_run_that_is_cut_off_resumes_to_the_same_rows_and_batches(
     "changes",
     [
         {"learn": {"policy": {"kind": "adamw", "lr": 0.01}}},
+        {"algorithm": "ppo-ewma", "iterations": 4},
         {"stop": {"updates": 14}},
         {"stop": {"tokens": 2000}},
         # What the fault remembers, the weights of iteration 0, is in no checkpoint: the run starts again.

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sorl.batch import Batch
-from sorl.objective import Algorithm, PolicyLoss, Pool, policy_loss
+from sorl.batch import Batch, turn_ids
+from sorl.objective import Algorithm, PolicyLoss, Pool, baseline, credit, policy_loss, trust
 from sorl.objective import advantage as adv
 from sorl.objective import aggregate as agg
 from sorl.objective import clip as clips
 from sorl.objective import kl as kls
+from sorl.objective import proximal as prox
 from sorl.objective import select as sel
 from sorl.objective import stabilise as stab
 from sorl.objective.ratio import Correction, Guard, IcePop, Mis, Tis, placebo_turns
@@ -168,6 +169,14 @@ ADVANTAGES = [
     adv.BatchZ(),
     adv.GroupBatchZ(),
     adv.ReinforcePp(gamma=0.9),
+    credit.GiGpo(),
+    credit.GiGpo(gamma=0.5, weight=2.0, norm="std"),
+    credit.MtGrpo(),
+    credit.MtGrpo(baseline="return"),
+    credit.IgPo(gamma=0.9),
+    credit.A2TgPo(gamma=0.9),
+    baseline.Otb(),
+    baseline.Otb(zero_tail=False),
 ]
 RATIOS = [
     *(
@@ -199,11 +208,29 @@ WEIGHTED = [
     clips.TvMask(cap=1.5),
     clips.Gamma(),
     clips.Gamma(against="old"),
+    trust.Taper(),
+    trust.Taper(cap=0.5, against="old"),
+]
+TRUSTED = [
+    trust.SequenceMask(delta=0.05),
+    trust.SequenceMask(against="behaviour"),
+    trust.SequenceTrust(bound=0.3),
+    trust.SequenceTrust(bound=0.3, estimator="k2", against="old"),
+    trust.TvGate(low=0.1, high=0.05),
+    trust.TvGate(against="old"),
+    trust.Flipped(),
+    trust.GainBand(beta=0.9),
 ]
 SEARCHED = [clips.Bapo(), clips.Bapo(share=0.7, dual=None)]
 # WHOLE ones look at the batch as a whole; what they share with its other micro-batches is summed for SEARCHED
-WHOLE = [*SEARCHED, clips.EntropyBand(), clips.EntropyBand(gate="unit")]
-CLIPS = [*PESSIMISTIC, *WEIGHTED, clips.SoftSigmoid(), clips.NoClip()]
+WHOLE = [
+    *SEARCHED,
+    clips.EntropyBand(),
+    clips.EntropyBand(gate="unit"),
+    trust.SecondMoment(),
+    trust.SecondMoment(budget=0.5, tokens="all", against="behaviour"),
+]
+CLIPS = [*PESSIMISTIC, *WEIGHTED, *TRUSTED, clips.SoftSigmoid(), clips.NoClip()]
 STABILISERS = [
     stab.Stabiliser(),
     stab.RmsBatch(),
@@ -234,6 +261,7 @@ KLS = [
     kls.Lld(gate="turn"),
     kls.PositiveLow(),
     kls.RewardKL(),
+    kls.SamplerSquare(tau=0.1),
 ]
 CORRECTIONS = [Correction(), Tis(), Tis(level="seq_prod", normalise=True)] + [
     kind(level=level, normalise=normalise)
@@ -248,7 +276,9 @@ SELECTS = [
     sel.Uncertain("top_k", 1.0),
     sel.Uncertain("top_p", 0.9),
     sel.LargeAdvantage(),
+    sel.VoidTurns(),
 ]
+PROXIMALS = [prox.Proximal(), prox.Averaged(), prox.Interpolated()]
 EVERY = {
     "advantage": ADVANTAGES,
     "ratio": [*RATIOS, *GUARDS],
@@ -302,5 +332,10 @@ def batches(
         advantages=normal(),
         sentence=torch.where(mask, torch.randint(1, 4, (b, t), generator=g), 0),
         placebo=placebo_turns(mask, g),
+        squared_probs=old.exp().square() + torch.rand(b, t, generator=g, dtype=F64),
+        turn_reward=((7 * turn_ids(mask) + 3 * torch.arange(b)[:, None]) % 5).to(F64) * mask,
+        turn_score=torch.where(mask, normal(), 0),
+        staleness=torch.randint(0, 5, (b,), generator=g),
+        void=torch.rand(b, 1, generator=g).expand_as(mask) < 0.2,
     )
     return batch, old + scale * normal()

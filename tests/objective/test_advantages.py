@@ -138,7 +138,9 @@ def test_dapo_keeps_the_groups_whose_rewards_differ_and_its_formula_says_so():
 
 @pytest.mark.parametrize("advantage", [kind() for kind in KINDS["advantage"].values()])
 def test_a_critic_is_needed_exactly_where_values_are_read(advantage):
-    batch = replace(outcome_batch([1.0, 0.0], [0, 0]), values=None)
+    batch = outcome_batch([1.0, 0.0], [0, 0])
+    zeros = torch.zeros_like(batch.log_prob_old)
+    batch = replace(batch, values=None, turn_reward=zeros, squared_probs=zeros)
     assert using(advantage).critic == advantage.needs_values
     if advantage.needs_values:
         with pytest.raises(ValueError, match=r"Batch\.values"):

@@ -162,10 +162,28 @@ def test_every_named_algorithm_has_an_answer_or_a_reason(stored: StoredBatch) ->
     answered = found["policy_loss"].notna()
     assert (answered != found["reason"].notna()).all()
     assert set(found["algorithm"]) == {*ALGORITHMS, "own"}
-    assert set(found[~answered]["algorithm"]) == {"seeupo", "sspo"}
+    lacks_input = {name for name, algorithm in ALGORITHMS.items() if algorithm.inputs}
+    assert {"a-3po", "mt-grpo", "otb", "simpletir"} < lacks_input
+    assert set(found[~answered]["algorithm"]) == {"seeupo", "sspo", "ppo-ewma", *lacks_input}
     for name in ("gradient_share", "unit_ratio_mass_frac"):
         shares = pd.DataFrame(tables.turns(replay)).groupby("algorithm")[name].sum()
         assert shares.to_numpy() == pytest.approx(1.0)
+
+
+def test_what_only_some_algorithms_read_is_replayed_where_the_run_kept_it(stored: StoredBatch) -> None:
+    turn = stored.turn
+    kept = replace(
+        stored,
+        staleness=np.arange(8) % 4,
+        void=(turn == 1) & (np.arange(8) == 3)[:, None],
+        turn_reward=np.where(turn == 1, 1.0, 0.0),
+        squared_probs=np.full(stored.log_prob_old.shape, 0.5),
+    )
+    names = [name for name, algorithm in ALGORITHMS.items() if algorithm.inputs]
+    found = pd.DataFrame(tables.summary(replayed(kept, *names)))
+    assert found["policy_loss"].notna().all(), found["reason"].dropna().tolist()
+    without = pd.DataFrame(tables.summary(replayed(stored, "mt-grpo"))).set_index("algorithm")
+    assert "it needs a process reward of each turn" in without["reason"]["mt-grpo"]
 
 
 def test_a_batch_without_values_or_with_one_rollout_a_prompt_answers_with_a_reason(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from sorl.batch import Batch
+from sorl.batch import Batch, turn_ids
 from sorl.tensors import Tensor, torch
 
 
@@ -30,6 +30,7 @@ class Episode:
     searches: int
     valid_turns: int
     turn_status: list[str] = field(default_factory=list)  # "search", "answer" or "invalid", one a turn
+    turn_rewards: list[float] = field(default_factory=list)  # process reward of each turn
     # One a turn, None where the world did not search through a retriever: found, empty or failed, and its
     # seconds.
     retrieval_status: list[str | None] = field(default_factory=list)
@@ -52,9 +53,10 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
     padded = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
     log_prob = padded([torch.tensor(e.log_prob, dtype=torch.float32) for e in episodes])
     kept = [e.routes for e in episodes if e.routes is not None]
+    mask = padded([torch.tensor(e.written, dtype=torch.bool) for e in episodes])
     return Batch(
         tokens=padded([torch.tensor(e.tokens) for e in episodes], padding_value=pad_id),
-        mask=padded([torch.tensor(e.written, dtype=torch.bool) for e in episodes]),
+        mask=mask,
         response=inside & (position >= prompt[:, None]),
         length=length,
         group=torch.tensor([e.group for e in episodes]),
@@ -63,4 +65,20 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
         log_prob_behaviour=log_prob,
         log_prob_old=log_prob.clone(),
         routes_behaviour=padded(kept) if len(kept) == len(episodes) else None,
+        void=_of_turns([_void(e) for e in episodes], mask),
+        turn_reward=_of_turns([e.turn_rewards for e in episodes], mask),
     )
+
+
+def _void(episode: Episode) -> list[bool]:
+    """Return which turns had neither a search that could be made nor an answer."""
+    return [status == "invalid" for status in episode.turn_status]
+
+
+def _of_turns(values: Sequence[Sequence[float]], mask: Tensor) -> Tensor | None:
+    """Give every token what is said of its turn, (B, T), 0 off the mask; None where a turn is left out."""
+    turn = turn_ids(mask)
+    if [len(row) for row in values] != turn.amax(1).tolist():
+        return None
+    rows = [torch.tensor([type(row[0])(0) if row else 0, *row]) for row in values]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).gather(1, turn)

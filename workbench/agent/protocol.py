@@ -125,10 +125,16 @@ class Dialogue:
             turns=len(self.status),
             searches=self.status.count("search"),
             turn_status=self.status,
+            turn_rewards=[_process_reward(found, question.gold) for found in self._found],
             valid_turns=len(self.status) - self.status.count("invalid"),
             retrieval_status=[found.status if found else None for found in self._found],
             retrieval_seconds=[found.seconds if found else None for found in self._found],
         )
+
+
+def _process_reward(found: Retrieved | None, gold: str) -> float:
+    """Return 1 for a turn that has read the expected answer, else 0: a process reward of 2505.11821."""
+    return float(found is not None and gold.lower() in found.text.lower())
 
 
 def begin(

@@ -10,12 +10,24 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sorl.algorithms import correction, critic, group, guard, normalised, reinforce, unit, weight
+from sorl.algorithms import (
+    correction,
+    critic,
+    group,
+    guard,
+    normalised,
+    proximal,
+    reinforce,
+    trust,
+    turn,
+    unit,
+    weight,
+)
 from sorl.objective import FAMILIES, KINDS, Algorithm, Slot
 from sorl.spec import InputError, nearest
 
 # a file imports from those before it
-_FILES = (critic, group, normalised, reinforce, unit, weight, guard, correction)
+_FILES = (critic, group, normalised, reinforce, unit, weight, trust, guard, proximal, correction, turn)
 _BY_FAMILY: dict[str, list[Algorithm]] = {family: [] for family in FAMILIES}
 for _file in _FILES:
     _seen = [a for declared in _BY_FAMILY.values() for a in declared]

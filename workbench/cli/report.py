@@ -28,6 +28,9 @@ from sorl.cli.compare import in_file_order, unfair
 
 _EXPORT = "Instead of a report, write the results of every run and those of --from."
 
+# Older files say nothing of these slots: their first kind was all that there was.
+LATER_SLOTS = ("routing", "proximal", "rate")
+
 
 def report(
     ctx: Context,
@@ -118,7 +121,8 @@ def slots(config: str | None) -> str | None:
     parts = {
         slot: {"kind": getattr(algorithm, slot).kind, **asdict(getattr(algorithm, slot))} for slot in KINDS
     }
-    if algorithm.routing.kind == "none":  # files of before the slot say nothing of it
-        del parts["routing"]
+    for slot in LATER_SLOTS:
+        if parts[slot]["kind"] == next(iter(KINDS[slot])):
+            del parts[slot]
     own = {"critic": algorithm.critic, "group_size": group_size or algorithm.group_size}
     return json.dumps({"slots": parts, **own}, sort_keys=True)

@@ -19,7 +19,7 @@ from sorl.spec import GUARD, RunSettings, check
 from sorl.store.reader import Reader
 
 NORMALISER = ("advantage", "aggregate")
-OTHER_SLOTS = ("ratio", "clip", "stabilise", "kl", "select", "correction")
+OTHER_SLOTS = ("ratio", "clip", "stabilise", "kl", "select", "correction", "proximal", "rate")
 # numbers of tokens that differ by less than this share are the same: sampled episodes differ in length
 ALIKE = 0.01
 _ASKED = ("algorithm", "slots", "seed")  # what arms are for
@@ -148,7 +148,9 @@ def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
 def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     """Arms whose ratio is always 1: flagged where two of them make the same updates."""
     groups: list[list[str]] = []
-    for arm in (arm for arm, one in arms.items() if one.settings.ratio_is_one):
+    for arm, cell in arms.items():
+        if not cell.settings.ratio_is_one or cell.resolved.proximal.kind != "stored":
+            continue
         same = next((group for group in groups if _same_updates(arms[group[0]], arms[arm])), None)
         groups.append([arm]) if same is None else same.append(arm)
     why = "every rollout is used for one update and by its own old log-probs"
@@ -176,7 +178,7 @@ def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
     size = _group_size(one)
     if decisive(one.settings, *_ASKED) != decisive(other.settings, *_ASKED) or size != _group_size(other):
         return False
-    if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select")):
+    if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select", "rate")):
         return False
     from sorl.learn.checks import gradient_at_one
 

@@ -18,6 +18,8 @@ from sorl.batch import Batch, turn_ids
 from sorl.objective import KINDS, Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from sorl.objective.aggregate import good, turns_of
 from sorl.objective.kl import RewardKL
+from sorl.objective.proximal import Proximal
+from sorl.objective.rate import Rate
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
 from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
@@ -32,6 +34,7 @@ _ELSEWHERE = {
     "shaping": (Shaping(), "the reward is made by the trainer"),
     "schedule": (Schedule(), "the order of the updates is the trainer's"),
     "early_stop": (EarlyStop(), "the trainer decides when an iteration ends"),
+    "rate": (Rate(), "the learning rate is the trainer's"),
 }
 
 
@@ -46,6 +49,16 @@ def refusal(algorithm: Algorithm) -> str:
         )
     if algorithm.ratio.level in ("sentence", "placebo"):
         return f"its ratio is one of {algorithm.ratio.level} units, which no other trainer's batch has"
+    if algorithm.clip.kind == "gain_band":
+        return (
+            "its clip needs a process reward of each turn, which the trainer does not give; set another clip"
+        )
+    if algorithm.proximal != Proximal():
+        needed = {"averaged": "an average of the policy's weights", "interpolated": "how stale each row is"}
+        return (
+            f"its proximal policy needs {needed[algorithm.proximal.kind]}, which the trainer does not give;"
+            " set proximal = 'stored'"
+        )
     if isinstance(algorithm.kl, RewardKL):
         return "its KL term belongs to the reward, which is made by the trainer; set kl = 'loss'"
     return ""
@@ -88,7 +101,7 @@ def sampler_need(algorithm: Algorithm) -> str:
     """Return which part of the algorithm needs the sampler's log-probs, in words; empty where none does."""
     if not algorithm.needs_sampler:
         return ""
-    part = "correction" if algorithm.correction.kind != "none" else "clip"
+    part = algorithm.parts_with_sampler[0]
     return f"the {part} of '{algorithm.name}' needs the sampler's log-probs"
 
 
@@ -99,6 +112,8 @@ def _without_sampler(algorithm: Algorithm) -> str:
         changes.append("correction = 'none'")
     if getattr(algorithm.clip, "against", "old") != "old":
         changes.append("clip = {'against': 'old'}")
+    if algorithm.kl.needs_sampler:
+        changes.append("kl = 'none'")
     return f"to train without them, another algorithm, set {' and '.join(changes)}"
 
 

@@ -18,10 +18,14 @@ from sorl.recording.recorder import MB
 from sorl.spec import RunSettings
 
 # Of a stored batch: int64 that int32 holds, and what is stored as it is.
-NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")
+NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo", "staleness")
 DENSE = (
     "response",
     "mask",
+    "void",
+    "turn_reward",
+    "squared_probs",
+    "turn_score",
     "score",
     "log_prob_behaviour",
     "log_prob_old",

@@ -26,6 +26,7 @@ from sorl.spec import InputError
 from sorl.spec.files import words_of
 
 PROBE = "probe.safetensors"  # the gradient that the next probe is compared with
+AVERAGE = "average.safetensors"  # the averaged weights of a proximal policy, and the sum of their weights
 
 
 @dataclass
@@ -74,6 +75,8 @@ def _write(unfinished: Path, learner: Learner, progress: Progress) -> None:
         save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
     if learner.probe.before is not None:
         save_file({"before": learner.probe.before}, unfinished / PROBE)
+    if learner.average is not None:
+        save_file(_contiguous(learner.average.state()), unfinished / AVERAGE)
     rollouts = []
     for i, rollout in enumerate(progress.rollouts):
         names = ("log_prob_old", "values", "routes_old")
@@ -162,6 +165,8 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
     if (checkpoint / PROBE).is_file():
         with _reading(checkpoint / PROBE):
             learner.probe.before = load_file(checkpoint / PROBE)["before"]
+    if learner.average is not None:
+        learner.average.restore(_tensors(checkpoint / AVERAGE))
     with _reading(checkpoint / "progress.json"):
         stored = json.loads((checkpoint / "progress.json").read_text())
         queue = stored["rollouts"]

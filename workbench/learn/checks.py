@@ -75,7 +75,14 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tup
         batch, log_prob_behaviour=behaviour, log_prob_old=old, log_prob_ref=reference, values=normal()
     )
     kind_of = torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=PADDING)
-    return replace(batch, sentence=batch.turn), kind_of
+    row = torch.arange(len(batch.tokens))[:, None]
+    inputs = {
+        "staleness": row[:, 0] % 4,
+        "void": torch.zeros_like(batch.mask),
+        "turn_reward": torch.where(batch.mask, (row + batch.turn) % 3, 0).to(old.dtype),
+        "squared_probs": torch.where(batch.mask, old.exp().square(), 0),
+    }
+    return replace(batch, sentence=batch.turn, **inputs), kind_of
 
 
 def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
@@ -122,7 +129,8 @@ def problem(
     # Other tokens and log-probs wherever the policy did not write, and other values in the padding.
     names = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
     moved = {x: torch.where(written, batch.need(x), batch.need(x) + 1.5) for x in names}
-    moved["tokens"] = torch.where(written, batch.tokens, batch.tokens.flip(1))
+    if not algorithm.advantage.reads_observations:
+        moved["tokens"] = torch.where(written, batch.tokens, batch.tokens.flip(1))
     moved["values"] = torch.where(padding, batch.need("values") + 7.0, batch.need("values"))
     elsewhere, _ = loss_of(replace(batch, **moved), torch.where(written, log_prob, log_prob - 2))
     if not torch.equal(loss, elsewhere):

@@ -26,7 +26,7 @@ from sorl.diagnostics.rules import Event
 from sorl.learn import checkpoint, checks, faults, networks
 from sorl.learn.blackbox import Packer
 from sorl.learn.evaluate import evaluate
-from sorl.learn.networks import Critic, scored
+from sorl.learn.networks import Critic, scored, squared_probs
 from sorl.learn.probe import controls
 from sorl.learn.pulse import Pulse
 from sorl.learn.rollout import Rollout, batch_of
@@ -169,6 +169,8 @@ class Trainer:
         if self.settings.learn.old_log_prob == "update":
             old, routes = self._scored(batch)
             batch = replace(batch, log_prob_old=old, routes_old=routes)
+        if "squared_probs" in self.algorithm.inputs:
+            batch = replace(batch, squared_probs=self._squared_probs(batch))
         if self.reference is not None:
             reference = self.fault("reference", self.reference, self.step)
             if self.witnesses:
@@ -277,7 +279,9 @@ class Trainer:
         self.clock[part] += time.perf_counter() - began
 
     def _batch(self, rollout: Rollout) -> Batch:
-        return self.fault("batch", batch_of(rollout, self.tokenizer.pad_token_id), rollout.number)
+        batch = batch_of(rollout, self.tokenizer.pad_token_id)
+        staleness = torch.full_like(batch.length, self.step - rollout.policy_step)
+        return self.fault("batch", replace(batch, staleness=staleness), rollout.number)
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> Tensor:
         """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
@@ -296,6 +300,14 @@ class Trainer:
         self.pulse.part("old log-probs")
         return scored(
             learner.policy, batch, learner.temperature, learner.compute, replay, report=self.pulse.count
+        )
+
+    def _squared_probs(self, batch: Batch) -> Tensor:
+        """Sums of squared probabilities under the policy as it is now, (B, T)."""
+        learner = self.learner
+        self.pulse.part("squared probabilities")
+        return squared_probs(
+            learner.policy, batch, learner.temperature, learner.compute, report=self.pulse.count
         )
 
     def _check_routing(self) -> None:

@@ -433,6 +433,25 @@ def scored(
     return torch.where(batch.mask, found, 0), torch.cat(parts)[order] if parts else None
 
 
+def squared_probs(
+    model: PreTrainedModel,
+    batch: Batch,
+    temperature: float,
+    compute: ComputeSettings = ComputeSettings(),
+    report: Report = unheard,
+) -> Tensor:
+    """Sum over the vocabulary of the squared probabilities at each written token, (B, T); 0 elsewhere."""
+
+    def forward(index: Tensor, n: int) -> Tensor:
+        tokens = batch.tokens[index, :n].to(model.device)
+        logits = widened(model(input_ids=tokens[:, :-1], use_cache=False).logits) / temperature
+        total = (2 * logits).logsumexp(-1) - 2 * logits.logsumexp(-1)
+        return F.pad(total.exp(), (1, 0)).to(batch.tokens.device)
+
+    found, _ = _by_passes(forward, batch, compute, report)
+    return torch.where(batch.mask, found, 0)
+
+
 def critic_values(
     critic: Critic,
     batch: Batch,

@@ -45,11 +45,12 @@ class Probe:
         trained = batch.mask.any(1).nonzero().squeeze(1)
         if not len(trained):
             return {}
-        weight = self.algorithm.correction.weights(batch)
+        now = self._log_probs(model, batch)
+        weight = self.algorithm.correction.weights(self.algorithm.anchored(batch, now))
         signals = batch.need("advantages")
         signals = signals if weight is None else signals * weight
         rows = [index for index in trained.tensor_split(PARTS) if len(index)]
-        pull = self._pull(model, batch)
+        pull = self._pull(batch, now)
         gradients: list[Tensor] = []
         sums: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
@@ -75,17 +76,17 @@ class Probe:
         self.before = total
         return scalars | {name: sums[name] / count if count else None for name, count in counts.items()}
 
-    def _pull(self, model: PreTrainedModel, batch: Batch) -> Tensor:
+    @torch.no_grad()
+    def _log_probs(self, model: PreTrainedModel, batch: Batch) -> Tensor:
+        """Log-probs of the whole minibatch, (B, T), without a graph."""
+        rows = torch.arange(len(batch.tokens)).tensor_split(PARTS)
+        parts = [batch.rows(index) for index in rows if len(index)]
+        return torch.cat([self._forward(model, part)[0] for part in parts])
+
+    def _pull(self, batch: Batch, log_prob: Tensor) -> Tensor:
         """d loss / d log_prob of the whole minibatch, (B, T): what it is divided by and compared with is its
         own.
         """
-        with torch.no_grad():
-            parts = [
-                batch.rows(index)
-                for index in torch.arange(len(batch.tokens)).tensor_split(PARTS)
-                if len(index)
-            ]
-            log_prob = torch.cat([self._forward(model, part)[0] for part in parts])
         loss = policy_loss(self.algorithm, batch, log_prob.requires_grad_()).loss
         return torch.where(batch.mask, torch.autograd.grad(loss, log_prob)[0], 0)
 

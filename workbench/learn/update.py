@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from sorl.agent.routing import Seen, differing, experts_of, load, routed
 from sorl.agent.tokenizer import Spans
 from sorl.batch import Batch
 from sorl.diagnostics.evidence import Evidence
-from sorl.learn.networks import Critic, autocast, critic_values, log_probs, passes
+from sorl.learn.networks import Critic, autocast, critic_values, log_probs, passes, scored
 from sorl.learn.probe import Probe
 from sorl.learn.pulse import Pulse
 from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
@@ -99,6 +100,38 @@ _OF_TERMS = (
 )
 
 
+class Average:
+    """The mean of the policy's weights over past updates, each older one weighing `decay` times as much."""
+
+    def __init__(self, policy: PreTrainedModel, decay: float) -> None:
+        self.policy = copy.deepcopy(policy).requires_grad_(False)
+        self.decay = decay
+        self.weight = 1.0  # sum of the weights of the updates so far
+
+    @torch.no_grad()
+    def add(self, policy: PreTrainedModel) -> None:
+        """Count the weights of `policy` in."""
+        self.weight = self.decay * self.weight + 1
+        for mean, now in zip(self.policy.parameters(), policy.parameters(), strict=True):
+            mean.lerp_(now, 1 / self.weight)
+
+    def anchored(self, batch: Batch, temperature: float, compute: ComputeSettings) -> Batch:
+        """Return the batch with the log-probs of the averaged policy as the old ones."""
+        return replace(batch, log_prob_old=scored(self.policy, batch, temperature, compute)[0])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        named = {f"parameter.{i}": mean for i, mean in enumerate(self.policy.parameters())}
+        return named | {"weight": torch.tensor(self.weight, dtype=torch.float64)}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what a checkpoint kept."""
+        self.weight = float(state["weight"])
+        for i, mean in enumerate(self.policy.parameters()):
+            mean.copy_(state[f"parameter.{i}"])
+
+
 @dataclass
 class Learner:
     """The networks, their optimizers and the rule that updates them."""
@@ -117,6 +150,8 @@ class Learner:
     pulse: Pulse = field(default_factory=Pulse)
 
     def __post_init__(self) -> None:
+        decay = getattr(self.algorithm.proximal, "decay", None)
+        self.average = None if decay is None else Average(self.policy, decay)
         self.probe = Probe(self.algorithm, self.temperature)
         self.policy_parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.policy_optimizer = optimizer_of(self.policy_parameters, self.settings.policy)
@@ -142,6 +177,8 @@ class Learner:
         for owner, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
                 group["lr"] = rate(getattr(self.settings, owner), self.updates, self.planned)
+        if self.average is not None:
+            batch = self.average.anchored(batch, self.temperature, self.compute)
         every = self.settings.probe_every
         probed: dict[str, float | None] = {}
         # before rows are sorted: parts of like length would be no samples
@@ -156,7 +193,9 @@ class Learner:
             seen = seen | seen_by_critic
         self.updates += 1
         scalars = probed | scalars | {"non_finite": float(len(non_finite(scalars)))}
-        seen |= {name: getattr(batch, name) for name in _OF_BATCH} | {"values_old": batch.values}
+        now = seen["log_prob"]
+        of_batch = batch if now is None else self.algorithm.anchored(batch, now)
+        seen |= {name: getattr(of_batch, name) for name in _OF_BATCH} | {"values_old": batch.values}
         if self.spans is not None:
             seen["span"] = self.spans.of(batch.tokens, batch.mask)
         return Evidence(
@@ -241,7 +280,12 @@ class Learner:
             for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
                 parameter.grad = gradient
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
+        factor_of_rate = self.algorithm.rate.factor(batch, torch.cat([now for now, *_ in tokens]))
+        for group in self.policy_optimizer.param_groups:
+            group["lr"] *= factor_of_rate
         before, after = step(self.policy_optimizer, settings.policy.max_grad_norm, self.skipped)
+        if self.average is not None:
+            self.average.add(self.policy)
         scalars |= {
             "grad_norm": before,
             "grad_norm_after": 0.0 if self.skipped else after,

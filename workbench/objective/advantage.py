@@ -29,6 +29,7 @@ class Advantage(Slot):
     """Base of the estimators; `critic_mask` names the positions that have a target for the critic."""
 
     needs_values: ClassVar[bool] = False
+    reads_observations: ClassVar[bool] = False  # tokens that the policy did not write decide it
     group_size: ClassVar[int] = 1
 
     @property

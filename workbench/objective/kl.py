@@ -34,6 +34,7 @@ class KL(Slot, kind="none"):  # and base of the terms
     """No KL term."""
 
     needs_reference: ClassVar[bool] = False  # it needs log-probs of the frozen reference
+    needs_sampler: ClassVar[bool] = False  # it needs log-probs of the sampler
 
     def in_reward(self, batch: Batch) -> Tensor | None:
         """Return what is taken off the reward of each token, (B, T), 0 off the mask; None = nothing."""
@@ -69,6 +70,21 @@ class LossKL(KL, kind="loss"):
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
         gap = torch.where(batch.mask, log_prob - batch.need("log_prob_ref"), 0)
         return self.beta * weighted_sum(batch.mask / counts.tokens, estimate(self.estimator, gap))
+
+
+class SamplerSquare(KL, kind="sampler_square"):
+    """tau <(log pi_theta - log mu)^2>_m, a pull towards the sampler; prime-rl's default loss (tau 1e-3).
+
+    Its gradient is that of 2 tau times the KL estimate k2. The log-ratio is clamped to +-20.
+    """
+
+    needs_sampler: ClassVar[bool] = True
+    tau: NonNegative = 1e-3
+
+    def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
+        gap = torch.where(batch.mask, log_prob - batch.need("log_prob_behaviour"), 0)
+        square = gap.clamp(-LOG_LIMIT, LOG_LIMIT).square()
+        return self.tau * weighted_sum(batch.mask / counts.tokens, square)
 
 
 class Lld(KL, kind="lld"):

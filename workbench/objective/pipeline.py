@@ -17,8 +17,11 @@ from sorl.objective.advantage import Advantage, Reward
 from sorl.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_sum
 from sorl.objective.clip import Clip, Ratios
 from sorl.objective.kl import KL
+from sorl.objective.proximal import Proximal
+from sorl.objective.rate import Rate
 from sorl.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
+from sorl.objective.slot import Slot
 from sorl.objective.stabilise import Stabiliser, imbalance
 from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
@@ -32,8 +35,11 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "reinforce": "REINFORCE",
         "unit": "Ratios of sentences, turns and sequences",
         "weight": "Another weight than the clipped ratio",
+        "trust": "Without what is too far from the sampler",
         "guard": "Guards against drift",
+        "proximal": "A proximal policy apart from the sampler",
         "correction": "Correction of the rollout",
+        "turn": "Credit and masks of turns",
     }
 )
 
@@ -63,6 +69,8 @@ class Algorithm:
     schedule: Schedule = field(default_factory=Schedule)
     early_stop: EarlyStop = field(default_factory=EarlyStop)
     routing: Routing = field(default_factory=Routing)
+    proximal: Proximal = field(default_factory=Proximal)
+    rate: Rate = field(default_factory=Rate)
     summary: str = ""
     experimental: str = ""
     claim: str = ""
@@ -95,7 +103,26 @@ class Algorithm:
     @property
     def needs_sampler(self) -> bool:
         """Whether the loss needs the sampler's log-probs in addition to those of the proximal policy."""
-        return self.correction.kind != "none" or getattr(self.clip, "against", "old") != "old"
+        return bool(self.parts_with_sampler)
+
+    @property
+    def parts_with_sampler(self) -> list[str]:
+        """The slots whose rule needs the sampler's log-probs."""
+        needs = {
+            "correction": self.correction.kind != "none",
+            "clip": getattr(self.clip, "against", "old") != "old",
+            "kl": self.kl.needs_sampler,
+            "proximal": self.proximal.needs_sampler,
+            "rate": self.rate.needs_sampler,
+        }
+        return [slot for slot, is_needed in needs.items() if is_needed]
+
+    @property
+    def inputs(self) -> list[str]:
+        """Tensors of a batch that its rules need and most others do not, such as `void`."""
+        slots = (getattr(self, f.name) for f in fields(self))
+        needed = (slot.inputs for slot in slots if isinstance(slot, Slot))
+        return sorted(set().union(*needed))
 
     @property
     def needs_reference(self) -> bool:
@@ -113,7 +140,16 @@ class Algorithm:
         if self.clip.sums_size and self.stabilise.needs_statistics and self.stabilise.needs_clip:
             counts = f"stabilise {self.stabilise.kind} counts clipped tokens of the minibatch"
             return f"{counts} before the bounds of clip {self.clip.kind} are known; set its scope = 'micro'"
+        if self.clip.kind == "gain_band" and self.advantage.kind != "a2tgpo":
+            return "clip gain_band reads what advantage a2tgpo says of each turn; set advantage = 'a2tgpo'"
+        if self.proximal.follows_policy and self.correction.normalise:
+            weights = f"correction {self.correction.kind} divides by the mean weight of the minibatch"
+            return f"{weights}, which depends on the pass where proximal = '{self.proximal.kind}'"
         return ""
+
+    def anchored(self, batch: Batch, log_prob: Tensor) -> Batch:
+        """Return the batch with the log-probs of the proximal policy as the old ones; `log_prob` (B, T)."""
+        return replace(batch, log_prob_old=self.proximal.log_prob(batch, log_prob.detach()))
 
 
 @dataclass(frozen=True)
@@ -233,6 +269,7 @@ def policy_loss(
     micro-batch (default: `batch` is all of it). `statistics`: those of clip and stabiliser over the
     minibatch; a slot that compares nothing ignores them.
     """
+    batch = algorithm.anchored(batch, log_prob)
     seen = _observe(algorithm, batch, log_prob)
     stabilise = algorithm.stabilise
     mask = batch.mask
@@ -295,7 +332,7 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
     if algorithm.conflict:
         raise InputError(f"algorithm '{algorithm.name}': {algorithm.conflict}")
     with torch.no_grad():
-        seen = _observe(algorithm, batch, log_prob)
+        seen = _observe(algorithm, algorithm.anchored(batch, log_prob), log_prob)
         of_clip = algorithm.clip.measure(seen) if algorithm.clip.sums_size else None
         of_stabiliser = algorithm.stabilise.measure(seen) if algorithm.stabilise.needs_statistics else None
     return torch.cat([sums for sums in (of_clip, of_stabiliser) if sums is not None])

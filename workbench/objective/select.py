@@ -105,6 +105,19 @@ class LargeAdvantage(Select, kind="large_advantage"):
         return torch.where(batch.mask, batch.need("advantages"), 0).abs().amax(1) >= self.threshold
 
 
+class VoidTurns(Select, kind="void_turns"):
+    """Drop sequences with a void turn, one with neither a tool call nor an answer: SimpleTIR, 2509.02479.
+
+    The advantages are made before, so that a dropped sequence still counts in the mean of its group, as in
+    the authors' code.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("void",)
+
+    def after(self, batch: Batch) -> Tensor:
+        return ~(batch.need("void") & batch.mask).any(1)
+
+
 class Shaping(Slot, kind="outcome"):  # and base of the shapings
     """The outcome reward as it is."""
 

@@ -47,6 +47,7 @@ class Slot:
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type["Slot"]]]
     word: ClassVar[str] = ""
+    inputs: ClassVar[tuple[str, ...]] = ()  # tensors of a batch that only some rules need, such as `void`
 
     def __init_subclass__(cls, kind: str = "") -> None:
         dataclass(frozen=True)(cls)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sorl.batch import Batch, turn_ids
+from sorl.batch import INPUTS, Batch, turn_ids
 from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
 from sorl.objective.ratio import LOG_LIMIT
 from sorl.objective.select import Schedule
@@ -45,7 +45,7 @@ class Loaded:
     stored: StoredBatch
     own: Algorithm
     dtype: torch.dtype
-    _known: dict[Any, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    _known: dict[Any, Batch] = field(default_factory=dict)
 
     @cached_property
     def batch(self) -> Batch:
@@ -55,11 +55,20 @@ class Loaded:
         arrays = vars(self.stored)
         mask = torch.from_numpy(self.stored.mask_sampled)
         columns: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in ("tokens", "response")}
-        for name in ("length", "group", "trajectory", "rollout", "sentence", "placebo"):
+        for name in ("length", "group", "trajectory", "rollout", "sentence", "placebo", "staleness"):
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
-        for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
+        for name in (
+            "score",
+            "turn_reward",
+            "squared_probs",
+            "turn_score",
+            "log_prob_behaviour",
+            "log_prob_old",
+            "log_prob_ref",
+            "values",
+        ):
             columns[name] = self.number(arrays[name])
-        for name in ("routes_behaviour", "routes_old"):
+        for name in ("routes_behaviour", "routes_old", "void"):
             columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name])
         return Batch(**columns, mask=mask, turn_id=turn_ids(mask))
 
@@ -77,10 +86,15 @@ class Loaded:
         """
         recipe = (algorithm.advantage, algorithm.select, algorithm.kl, algorithm.shaping)
         if recipe not in self._known:
-            made = prepare(algorithm, self.batch)
-            self._known[recipe] = made.need("advantages"), made.mask, made.turn
-        advantages, mask, turn_id = self._known[recipe]
-        marked = replace(self.batch, mask=mask, turn_id=turn_id, advantages=advantages)
+            self._known[recipe] = prepare(algorithm, self.batch)
+        made = self._known[recipe]
+        marked = replace(
+            self.batch,
+            mask=made.mask,
+            turn_id=made.turn,
+            advantages=made.need("advantages"),
+            turn_score=made.turn_score,
+        )
         return marked if marked.placebo is not None else algorithm.ratio.mark(marked, None)
 
     def minibatch(self, algorithm: Algorithm, update: StoredUpdate) -> Batch:
@@ -127,6 +141,11 @@ def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch, is_unscored
         return "it needs the sampler's log-probs, and this run kept none"
     if algorithm.needs_reference and batch.log_prob_ref is None:
         return "its KL term needs log-probs of a reference, and this run kept none (learn.reference)"
+    if algorithm.proximal.kind == "averaged" and algorithm.proximal != own.proximal:
+        return "its proximal policy is a mean of weights, which this run did not keep"
+    for name in algorithm.inputs:
+        if getattr(batch, name) is None:
+            return f"it needs {INPUTS[name]}, and this run kept none"
     if algorithm.ratio.level == "sentence" and batch.sentence is None:
         return "it needs the sentence of every token, and this run's world gives none"
     if algorithm.group_size > 1 and len(batch.group.unique()) == len(batch.group):

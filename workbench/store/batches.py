@@ -111,6 +111,22 @@ class StoredBatch:
     ]
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
+    staleness: Annotated[
+        ndarray | None, Stored("B", "int", "policy versions since the row was sampled", False)
+    ] = None
+    squared_probs: Annotated[
+        ndarray | None,
+        Stored("BT", "float", "sum over the vocabulary of the squared old probabilities", False),
+    ] = None
+    turn_score: Annotated[
+        ndarray | None, Stored("BT", "float", "that reward against those of its turn index", False)
+    ] = None
+    turn_reward: Annotated[
+        ndarray | None, Stored("BT", "float", "process reward of the token's turn", False)
+    ] = None
+    void: Annotated[
+        ndarray | None, Stored("BT", "bool", "true in turns with neither a tool call nor an answer", False)
+    ] = None
     texts: Mapping[int, str] = field(default_factory=dict, repr=False)
     weights: Mapping[str, ndarray] = field(default_factory=dict, repr=False)
 
