@@ -180,7 +180,7 @@ def save(drawn: go.Figure, file: Path) -> None:
         drawn.write_html(page_file, include_plotlyjs=True, config={"staticPlot": True})
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1120, "height": 910})
-        page.goto(page_file.as_uri())
+        page.goto(page_file.as_uri(), timeout=120_000)
         page.wait_for_selector(".main-svg")
         page.screenshot(path=file)
         browser.close()

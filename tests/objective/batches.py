@@ -209,7 +209,7 @@ WEIGHTED = [
     clips.Gamma(),
     clips.Gamma(against="old"),
     trust.Taper(),
-    trust.Taper(cap=0.5, against="old"),
+    trust.Taper(cap=1.5, against="old"),
 ]
 TRUSTED = [
     trust.SequenceMask(delta=0.05),
