@@ -14,9 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sorl.app.experiments import differing
-from sorl.app.screens.overview import matching, reason, rows, worst
+from sorl.app.experiments import differing, settings_of_runs
+from sorl.app.run_search import find_runs
+from sorl.app.screens.overview import reason, rows, worst
 from sorl.diagnosis.finding import Cause, Clue, Diagnosis, Finding
 from sorl.spec.files import lock_file
 from sorl.store import notes
@@ -75,23 +78,70 @@ def test_a_table_has_the_settings_that_differ_and_is_filtered_by_words_and_condi
     assert list(settings) == ["seed", "learn.staleness"], "and not what is the same"
     assert differing(store, "demo", each.assign(config=None)).empty
     table = rows(each, settings, {"r1": Notes("look", ("odd", "late"))})
+    everything = settings_of_runs(store, "demo", each)
     for asked, left in {
         "": "r0 r1 r2",
         "staleness > 4": "r1 r2",
         "learn.staleness <= 8, seed != 0": "r1",
+        "learn.staleness <= 8 AND seed != 0": "r1",
+        "seed=0 and staleness = 0": "r0",
         "odd": "r1",
         "ODD": "r1",
         "outcome = healthy": "r0 r1 r2",
         "staleness = 16": "r2",
-        "tags != ": "",
-        "nothing": "",
-        ".*": "",
+        "tags = late": "r1",
+        "tags != late": "r0 r2",
+        "lr = .1": "r0 r1 r2",
+        "lr >= 10%": "r0 r1 r2",
+        "lr > 0.1": "",
         "onset > 0": "",
         "hidden = no, LATE": "r1",
+        'hidden = "no"': "r0 r1 r2",
     }.items():
-        found, unknown = matching(table, asked)
-        assert (" ".join(found.index), unknown) == (left, []), asked
-    assert matching(table, "stalenes > 4")[1] == ["stalenes"]
+        answer = find_runs(table, asked, everything)
+        assert (" ".join(answer.runs.index), answer.remarks) == (left, []), asked
+
+
+def test_an_outcome_is_found_by_its_first_word_and_an_arm_by_its_whole_name() -> None:
+    table = pd.DataFrame(
+        {
+            "arm": ["ppo", "turn-ppo", "ppo, on-policy"],
+            "outcome": ["collapsed after step 11", "healthy", "healthy"],
+        },
+        index=["r0", "r1", "r2"],
+    )
+    assert list(find_runs(table, "outcome = collapsed").runs.index) == ["r0"]
+    assert list(find_runs(table, "outcome != collapsed").runs.index) == ["r1", "r2"]
+    assert list(find_runs(table, "arm = ppo").runs.index) == ["r0"]
+    assert list(find_runs(table, 'arm = "ppo, on-policy"').runs.index) == ["r2"]
+    assert list(find_runs(table, "outcome = lapsed").runs.index) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "left", "remark"),
+    [
+        ("stalenes > 4", 3, r"called 'stalenes' \(did you mean 'staleness'\?\); 'stalenes > 4' is left out"),
+        ("staleness >", 3, "'staleness >' compares with nothing"),
+        ("> 3", 3, "'> 3' names no column"),
+        ("staleness > many", 0, "'many' is no number to compare learn.staleness with"),
+        ("purple", 0, "'purple' is in no cell"),
+        ("lr > 0", 3, "'lr' was read as learn.policy.lr; there is also learn.critic.lr"),
+    ],
+)
+def test_what_was_not_understood_is_said(asked: str, left: int, remark: str) -> None:
+    table = pd.DataFrame({"seed": [0, 1, 2], "learn.staleness": ["0", "8", "16"]}, index=["r0", "r1", "r2"])
+    settings = pd.DataFrame({"learn.policy.lr": ["0.1"] * 3, "learn.critic.lr": ["1"] * 3}, index=table.index)
+    answer = find_runs(table, asked, settings)
+    assert len(answer.runs) == left
+    assert re.search(remark, answer.remarks[0])
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_any_text_is_answered(asked: str) -> None:
+    table = pd.DataFrame({"arm": ["ppo", None], "onset": [3.0, float("nan")]}, index=["r0", "r1"])
+    answer = find_runs(table, asked)
+    assert set(answer.runs.index) <= {"r0", "r1"}
+    assert len(answer.runs) or answer.remarks or any(sign in asked for sign in "<>=")
 
 
 @pytest.fixture

@@ -202,6 +202,16 @@ def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFram
     return store.computed(("differing", experiment, tuple(every["run_id"])), ask)
 
 
+def settings_of_runs(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFrame:
+    """Return all settings of the runs of an experiment by dotted key, a row a run, by run_id."""
+
+    def ask(_: object) -> pd.DataFrame:
+        known = {text: settings_of(text) for text in every["config"].unique()}
+        return pd.DataFrame([known[text] for text in every["config"]], index=every["run_id"])
+
+    return store.computed(("settings", experiment, tuple(every["run_id"])), ask)
+
+
 # From a run to the step and the trajectory behind its spike.
 
 # the first that a run has is where one begins to look

@@ -3,8 +3,6 @@ a row.
 """
 
 import json
-import operator
-import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -23,12 +21,14 @@ from sorl.app.experiments import (
     question,
     ranked,
     runs,
+    settings_of_runs,
     shown,
     watched,
 )
 from sorl.app.export import button, drawing
 from sorl.app.figures.matrix import layout, matrix, parts
 from sorl.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
+from sorl.app.run_search import find_runs
 from sorl.app.screens.episode import side_of, verdict
 from sorl.app.screens.region import draw, region_of
 from sorl.app.screens.run import told
@@ -277,15 +277,6 @@ def _runs(
 # Every run as a row: found by words and conditions, picked, compared, and annotated.
 
 _USUAL = ("arm", "seed", "outcome", "onset", "peak", "final", "steps", "duration", "tags", "note", "hidden")
-_CONDITION = re.compile(r"(.+?)\s*(<=|>=|!=|<|>|=)\s*(.+)")
-_HOLDS = {
-    "<": operator.lt,
-    ">": operator.gt,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "=": operator.eq,
-    "!=": operator.ne,
-}
 
 
 def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
@@ -311,47 +302,20 @@ def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) 
     return found.join(settings.drop(columns=["seed"], errors="ignore").replace("", "–"))
 
 
-def matching(frame: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows that fulfil all of `asked`, parts between commas, and what no column is called.
-
-    A condition names a column, or the end of its dotted name; what is no number is compared as text. Any
-    other part is looked for in all cells.
-    """
-    unknown = []
-    for part in filter(None, map(str.strip, asked.split(","))):
-        if not (condition := _CONDITION.fullmatch(part)):
-            hit = frame.astype(str).apply(
-                lambda cells, word=part: cells.str.contains(word, case=False, regex=False)
-            )
-            frame = frame[hit.any(axis=1)]
-            continue
-        name, sign, value = condition.groups()
-        columns = [c for c in frame if f".{c}".lower().endswith(f".{name.lower()}")]
-        if not columns:
-            unknown.append(name)
-            continue
-        numbers = pd.to_numeric(frame[columns[0]], errors="coerce")
-        wanted = pd.to_numeric(value, errors="coerce")
-        if pd.isna(wanted):
-            frame = frame[_HOLDS[sign](frame[columns[0]].astype(str).str.lower(), value.lower())]
-        else:
-            frame = frame[_HOLDS[sign](numbers, wanted) & numbers.notna()]
-    return frame, unknown
-
-
 def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
     # Those picked in the table are compared and can be given notes.
     frame = rows(each, differing(store, experiment, each), kept)
     left, right = st.columns(2)
     with left:
         asked = search_box(
-            "find", "Find runs", "words, and conditions such as  staleness > 4, outcome = collapsed"
+            "find", "Find runs", "words, and conditions such as  staleness > 4 and outcome = collapsed"
         )
     with right:
         columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL, implied=True)
-    found, unknown = matching(frame, asked)
-    if unknown:
-        say(f"No column is called {', '.join(map(repr, unknown))}; there is: {', '.join(map(str, frame))}.")
+    answer = find_runs(frame, asked, settings_of_runs(store, experiment, each))
+    found = answer.runs
+    for remark in answer.remarks:
+        say(remark)
     picked = keep("picked", experiment, lambda given: [run for run in given if run in frame.index], list[str])
     if found.empty:
         note(f"None of {len(frame)} runs fits.")
