@@ -687,3 +687,29 @@ def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(
         "it kept no tokens"
     )
     assert "Ignored in the address: next" in open_screen("episode", tmp_path, **here, next="a/9/9").source
+
+
+def test_the_group_of_a_rollout_stands_first_with_rewards_and_advantages(
+    open_screen: Open, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path, "demo", "a", shape=TINY)
+    shutil.rmtree(folder / "segments" / "trajectory")
+    for which in range(3):
+        rows = {
+            "step": range(4),
+            "trajectory": which,
+            "question": "q0",
+            "answer": f"answer {which}",
+            "success": which == 1,
+            "reward": float(which == 1),
+            "advantage": which - 1.0,
+        }
+        write_segment(folder, "trajectory", rows)
+    write_status(folder)
+    app = open_screen("episode", tmp_path, run="a", step="2", trajectory="0", next="a/2/1")
+    options = app.selectbox(key="next").options
+    assert options[1:3] == [
+        "step 2, trajectory 1, same group: answered “answer 1” (right), reward 1, advantage 0, no tokens",
+        "step 2, trajectory 2, same group: answered “answer 2” (wrong), reward 0, advantage 1, no tokens",
+    ]
+    assert "At step 2 it answered “answer 0” (wrong); at step 2, trajectory 1 it answered" in app.source

@@ -279,28 +279,44 @@ def _size(value: float | None) -> float:
     return -1.0 if value is None else math.inf if math.isnan(value) else abs(value)
 
 
-def alike(
-    store: Store, experiment: str, run: Row, step: int, question: str | None, most: int = 50
-) -> list[Row]:
-    """List episodes with the same question, with `name` and `side` of the fall; with tokens, of this run
-    first.
+def alike(store: Store, experiment: str, run: Row, mine: Row, most: int = 50) -> list[Row]:
+    """List other episodes with the question of `mine`, with `name` and `side` of the fall: those of its own
+    step first, which are its group, then of this run, then of others.
+
+    `mine` needs its step, trajectory and question.
     """
     fall = fall_of(run)
-    mine = run["run_id"]
+    mine_at = (run["run_id"], mine["step"], mine["trajectory"])
 
     def side(at: int) -> str:
         return "" if fall is None else " (after the fall)" if at > fall[1] else " (before the fall)"
 
-    found: list[Row] = []
-    for row in store.records("same_question", experiment=experiment, run=mine, question=question):
-        own = row["run_id"] == mine
-        name = f"step {row['step']}" if own else f"{row['arm']}, seed {row['seed']}, step {row['step']}"
-        if not own or row["step"] != step:
-            found.append(row | {"name": name, "side": side(row["step"]) if own else ""})
-    found.sort(
-        key=lambda r: (not r["kept"], r["run_id"] != mine, r["side"] == side(step), abs(r["step"] - step))
-    )
-    return found[:most]
+    def is_of_group(row: Row) -> bool:
+        return (row["run_id"], row["step"]) == mine_at[:2]
+
+    def order(row: Row) -> list[int]:
+        return [
+            not is_of_group(row),
+            not row["kept"],
+            row["run_id"] != run["run_id"],
+            row["side"] == side(mine["step"]),
+            abs(row["step"] - mine["step"]),
+        ]
+
+    asked = {"experiment": experiment, "run": run["run_id"], "question": mine["question"]}
+    others: list[Row] = []
+    for row in store.records("same_question", **asked):
+        if (row["run_id"], row["step"], row["trajectory"]) == mine_at:
+            continue
+        if is_of_group(row):
+            others.append(row | {"name": f"step {row['step']}, trajectory {row['trajectory']}", "side": ""})
+        elif row["run_id"] == run["run_id"]:
+            others.append(row | {"name": f"step {row['step']}", "side": side(row["step"])})
+        else:
+            name = f"{row['arm']}, seed {row['seed']}, step {row['step']}"
+            others.append(row | {"name": name, "side": ""})
+    others.sort(key=order)
+    return others[:most]
 
 
 def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:

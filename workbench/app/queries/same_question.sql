@@ -1,6 +1,6 @@
 -- One row per trajectory that was asked a question: all of a run, and those of its experiment whose tokens were kept.
 SELECT run.arm, run.seed, trajectory.run_id, trajectory.step, trajectory.trajectory, trajectory.success,
-       trajectory.answer, token.trajectory IS NOT NULL AS kept
+       trajectory.answer, trajectory.reward, trajectory.advantage, token.trajectory IS NOT NULL AS kept
 FROM trajectory
 JOIN run USING (run_id)
 LEFT JOIN token USING (run_id, step, trajectory)
