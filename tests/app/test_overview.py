@@ -125,7 +125,7 @@ def test_an_outcome_is_found_by_its_first_word_and_an_arm_by_its_whole_name() ->
         ("> 3", 3, "'> 3' names no column"),
         ("staleness > many", 0, "'many' is no number to compare learn.staleness with"),
         ("purple", 0, "'purple' is in no cell"),
-        ("lr > 0", 3, "'lr' was read as learn.policy.lr; there is also learn.critic.lr"),
+        ("lr > 0", 3, "'lr' was read as learn.policy.lr, not as learn.critic.lr"),
     ],
 )
 def test_what_was_not_understood_is_said(asked: str, left: int, remark: str) -> None:

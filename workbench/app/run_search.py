@@ -95,7 +95,7 @@ def _read_condition(
     column = _preferred(named, table)
     if len(named) > 1:
         others = ", ".join(other for other in named if other != column)
-        remarks.append(f"'{name}' was read as {column}; there is also {others}.")
+        remarks.append(f"'{name}' was read as {column}, not as {others}.")
     return _Condition(column, "=" if sign == "==" else sign, _unquoted(value))
 
 
