@@ -361,6 +361,9 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("bare", "full"):
         shape = Shape(steps=4, trajectories=2, turns=2, epochs=1, tokens=0, steps_per_segment=4)
         run = write_run(folder, "demo", name, shape=shape)
+    (segment,) = (run / "segments" / "step").glob("*.parquet")
+    norms = pd.Series([1.0, 1.0, 9.0, 50.0])  # the spike, next to which a stored step is chosen
+    pd.read_parquet(segment).assign(grad_norm_max=norms).to_parquet(segment, index=False)
     for step in (1, 3):
         write_batch(run, step, text=HOSTILE[0])
     sync(folder)
