@@ -479,8 +479,10 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.heavy], ids=attrgetter("name"))
 def test_bad_input_ends_in_one_message_and_changes_nothing(case, small_grid, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = words_of(case, tmp_path, small_grid)
+    folder = tmp_path / "outer" / "inner"  # so that "../.." is no folder of other tests
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    words = words_of(case, folder, small_grid)
     before = contents(tmp_path)
     since = time.monotonic()
     result = sorl(*words)
