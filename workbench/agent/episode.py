@@ -65,8 +65,8 @@ def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
         log_prob_behaviour=log_prob,
         log_prob_old=log_prob.clone(),
         routes_behaviour=padded(kept) if len(kept) == len(episodes) else None,
-        void=_of_turns([_void(e) for e in episodes], mask),
-        turn_reward=_of_turns([e.turn_rewards for e in episodes], mask),
+        void=_of_turns([_void(e) for e in episodes], mask, torch.bool),
+        turn_reward=_of_turns([e.turn_rewards for e in episodes], mask, torch.float32),
     )
 
 
@@ -75,10 +75,10 @@ def _void(episode: Episode) -> list[bool]:
     return [status == "invalid" for status in episode.turn_status]
 
 
-def _of_turns(values: Sequence[Sequence[float]], mask: Tensor) -> Tensor | None:
+def _of_turns(values: Sequence[Sequence[float]], mask: Tensor, dtype: torch.dtype) -> Tensor | None:
     """Give every token what is said of its turn, (B, T), 0 off the mask; None where a turn is left out."""
     turn = turn_ids(mask)
     if [len(row) for row in values] != turn.amax(1).tolist():
         return None
-    rows = [torch.tensor([type(row[0])(0) if row else 0, *row]) for row in values]
+    rows = [torch.tensor([0, *row], dtype=dtype) for row in values]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).gather(1, turn)

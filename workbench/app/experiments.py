@@ -280,43 +280,53 @@ def _size(value: float | None) -> float:
 
 
 def alike(store: Store, experiment: str, run: Row, mine: Row, most: int = 50) -> list[Row]:
-    """List other episodes with the question of `mine`, with `name` and `side` of the fall: those of its own
-    step first, which are its group, then of this run, then of others.
+    """List other episodes with the question of `mine`, with `name`, `side` of the fall, and `place` in
+    words: those of its own step first, which are its group, then of this run, then of others.
 
     `mine` needs its step, trajectory and question.
     """
-    fall = fall_of(run)
-    mine_at = (run["run_id"], mine["step"], mine["trajectory"])
-
-    def side(at: int) -> str:
-        return "" if fall is None else " (after the fall)" if at > fall[1] else " (before the fall)"
-
-    def is_of_group(row: Row) -> bool:
-        return (row["run_id"], row["step"]) == mine_at[:2]
+    asked = {"experiment": experiment, "run": run["run_id"], "question": mine["question"]}
+    own_side = _side_of_fall(run, mine["step"])
 
     def order(row: Row) -> list[int]:
+        is_of_run = row["run_id"] == run["run_id"]
         return [
-            not is_of_group(row),
+            not (is_of_run and row["step"] == mine["step"]),
             not row["kept"],
-            row["run_id"] != run["run_id"],
-            row["side"] == side(mine["step"]),
+            not is_of_run,
+            row["side"] == own_side,
             abs(row["step"] - mine["step"]),
         ]
 
-    asked = {"experiment": experiment, "run": run["run_id"], "question": mine["question"]}
-    others: list[Row] = []
-    for row in store.records("same_question", **asked):
-        if (row["run_id"], row["step"], row["trajectory"]) == mine_at:
-            continue
-        if is_of_group(row):
-            others.append(row | {"name": f"step {row['step']}, trajectory {row['trajectory']}", "side": ""})
-        elif row["run_id"] == run["run_id"]:
-            others.append(row | {"name": f"step {row['step']}", "side": side(row["step"])})
-        else:
-            name = f"{row['arm']}, seed {row['seed']}, step {row['step']}"
-            others.append(row | {"name": name, "side": ""})
-    others.sort(key=order)
-    return others[:most]
+    itself = [run["run_id"], mine["step"], mine["trajectory"]]
+    others: list[Row] = [
+        {**row, **_place_of(row, run, mine)}
+        for row in store.records("same_question", **asked)
+        if [row["run_id"], row["step"], row["trajectory"]] != itself
+    ]
+    return sorted(others, key=order)[:most]
+
+
+def _place_of(row: Row, run: Row, mine: Row) -> Row:
+    """Say where an episode with the same question stands: its `name`, `side` of the fall, and `place`."""
+    step = f"step {row['step']}"
+    which = f"trajectory {row['trajectory']}"
+    if row["run_id"] != run["run_id"]:
+        name = f"{row['arm']}, seed {row['seed']}, {step}"
+        return {"name": name, "side": "", "place": f"{name}, {which}"}
+    if row["step"] == mine["step"]:
+        name = f"{step}, {which}"
+        return {"name": name, "side": "", "place": f"{name}, same group"}
+    side = _side_of_fall(run, row["step"])
+    return {"name": step, "side": side, "place": f"{step}{side}, {which}"}
+
+
+def _side_of_fall(run: Row, step: int) -> str:
+    """Say whether a step is before or after the fall of its run; nothing of a run without one."""
+    fall = fall_of(run)
+    if fall is None:
+        return ""
+    return " (after the fall)" if step > fall[1] else " (before the fall)"
 
 
 def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:

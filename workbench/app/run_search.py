@@ -54,14 +54,13 @@ def find_runs(table: pd.DataFrame, asked: str, settings: pd.DataFrame | None = N
     keep = pd.Series(True, index=table.index)
     columns = table if settings is None else table.join(settings.drop(columns=list(table), errors="ignore"))
     for part in split_parts(asked):
-        condition = _read_condition(part, table, columns, remarks)
+        match = _CONDITION.fullmatch(part)
+        if match is None:
+            keep &= _with_word(table, _unquoted(part), remarks)
+            continue
+        condition = _read_condition(match, table, columns, remarks)
         if condition is not None:
             keep &= _fulfilled(columns[condition.column], condition, remarks)
-        elif not _CONDITION.fullmatch(part):
-            holds = _contained(table, _unquoted(part))
-            if not holds.any() and len(table):
-                remarks.append(f"'{_unquoted(part)}' is in no cell of the table.")
-            keep &= holds
     return Found(table[keep], remarks)
 
 
@@ -74,12 +73,10 @@ def split_parts(asked: str) -> list[str]:
 
 
 def _read_condition(
-    part: str, table: pd.DataFrame, columns: pd.DataFrame, remarks: list[str]
+    match: re.Match[str], table: pd.DataFrame, columns: pd.DataFrame, remarks: list[str]
 ) -> _Condition | None:
-    """The condition that a part says; None where it is none, or is not understood, which is remarked."""
-    match = _CONDITION.fullmatch(part)
-    if not match:
-        return None
+    """The condition that a part says; None where it is not understood, which is remarked."""
+    part = match[0]
     name, sign, value = match.groups()
     if not name:
         remarks.append(f"'{part}' names no column, and is left out.")
@@ -89,7 +86,7 @@ def _read_condition(
         close = nearest(name.casefold(), [_last_name(column) for column in columns])
         remarks.append(f"No column or setting is called '{name}'{close}; '{part}' is left out.")
         return None
-    if not value and name not in _LISTS and sign not in ("=", "==", "!="):
+    if not value and sign in _ORDERS:
         remarks.append(f"'{part}' compares with nothing, and is left out.")
         return None
     column = _preferred(named, table)
@@ -149,11 +146,13 @@ def _equal(cells: pd.Series, column: str, value: str, wanted: float | None) -> p
     return texts.str.contains(rf"(?<!\w){re.escape(text)}(?!\w)", regex=True)
 
 
-def _contained(table: pd.DataFrame, word: str) -> pd.Series:
-    """Which runs have the word in any cell."""
+def _with_word(table: pd.DataFrame, word: str, remarks: list[str]) -> pd.Series:
+    """Which runs have the word in any cell; remarked where none has."""
     holds = pd.Series(False, index=table.index)
     for column in table:
         holds |= table[column].map(_text).str.contains(word, case=False, regex=False)
+    if not holds.any() and len(table):
+        remarks.append(f"'{word}' is in no cell of the table.")
     return holds
 
 

@@ -105,13 +105,6 @@ def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     )
 
 
-def _place(row: Row, mine: Row) -> str:
-    """Where another episode with the same question stands; of the same step, it is of the same group."""
-    if row["name"].startswith(f"{mine['name']}, "):
-        return f"{row['name']}, same group"
-    return f"{row['name']}{row['side']}, trajectory {row['trajectory']}"
-
-
 def _credit(row: Row) -> str:
     """Reward and advantage of a rollout, where they are known."""
     known = [f"{name} {number(row[name])}" for name in ("reward", "advantage") if row[name] is not None]
@@ -135,8 +128,8 @@ def _compared(
         for row in experiments.alike(store, experiment, about, mine)
     }
     options = {"none": "no other" if others else "none recorded"} | {
-        place: f"{_place(row, mine)}: {answered(row)}{_credit(row)}{'' if row['kept'] else ', no tokens'}"
-        for place, row in others.items()
+        key: f"{row['place']}: {answered(row)}{_credit(row)}{'' if row['kept'] else ', no tokens'}"
+        for key, row in others.items()
     }
     with at[0]:
         second = others.get(choose("next", "Next to it, the same question", options))
