@@ -411,7 +411,7 @@ def effect(one: Comparison) -> str:
     if one.effect is None or one.low is None or one.high is None:
         return "-"
     if one.measure == COLLAPSE:
-        return f"{100 * one.effect:+.0f} % of runs [{100 * one.low:+.0f} %, {100 * one.high:+.0f} %]"
+        return f"{100 * one.effect:+z.0f} % of runs [{100 * one.low:+z.0f} %, {100 * one.high:+z.0f} %]"
     return f"x {one.effect:.2f} [{one.low:.2f}, {one.high:.2f}]"
 
 
@@ -634,7 +634,7 @@ def doublings(one: Comparison) -> str:
     if one.effect is None:
         return "-"
     sign = "~ " if one.smallest_p is None else ""
-    return f"{sign}{one.effect:+.2f} [{one.low:+.2f}, {one.high:+.2f}], x {2**one.effect:.2f}"
+    return f"{sign}{one.effect:+z.2f} [{one.low:+z.2f}, {one.high:+z.2f}], x {2**one.effect:.2f}"
 
 
 def area_rule() -> str:

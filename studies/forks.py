@@ -232,7 +232,7 @@ def by_parents(born: pd.DataFrame, one: Contrast) -> str:
 def _effect(row: Mapping[str, Any]) -> tuple[str, str]:
     if row["saves"] is None:
         return "", ""
-    return f"{row['saves']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]", p_value(row["holm"])
+    return f"{row['saves']:+z.2f} [{row['low']:+z.2f}, {row['high']:+z.2f}]", p_value(row["holm"])
 
 
 if __name__ == "__main__":

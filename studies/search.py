@@ -59,7 +59,7 @@ def page(found: Results) -> str:
         name = ", ".join(text for text in (row["series"], row["slice"], condition) if text)
         share = _share(part["runs"], row["runs"])
         apart = math.log2(part["boundary"] / row["boundary"])
-        lines.append(f"| {name} | {row['runs']} | {share} | {edge(row)} | {edge(part)} | {apart:+.2f} |")
+        lines.append(f"| {name} | {row['runs']} | {share} | {edge(row)} | {edge(part)} | {apart:+z.2f} |")
     lines.append(f"| all | {len(full.runs)} | {_share(len(asked.runs), len(full.runs))} | | | |")
     return "\n".join(lines)
 

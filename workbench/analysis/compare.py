@@ -420,7 +420,7 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
     for row in pairs:
         fewest = min(row["watched"], watched[row["reference"]])
         ratio = _seen(row, fewest, "hazard_ratio", ".2f")
-        gained = _seen(row, fewest, "rmst_difference", "+.1f")
+        gained = _seen(row, fewest, "rmst_difference", "+z.1f")
         line = {"arm": row["arm"], "Fisher p": tested(row, "fisher"), "log-rank p": tested(row, "logrank")}
         line["permuted log-rank p"] = tested(row, "permuted")
         line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio

@@ -398,7 +398,7 @@ def readable_series(series: pd.DataFrame) -> pd.DataFrame:
             **_at(series, row),
             f"area: {row['unit']}": ("~ " if row["beyond"] else "") + spanned(row, "area"),
             "share of the searched area": "-" if pd.isna(row["share"]) else percent(row["share"]),
-            f"area minus that of {row['reference']}": spanned(row, "difference", "+.2f"),
+            f"area minus that of {row['reference']}": spanned(row, "difference", "+z.2f"),
             "10 to 90 % collapse over (doublings)": spanned(row, "width"),
             "seeds": str(row["seeds"]),
             "runs": str(row["runs"]),

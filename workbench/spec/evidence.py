@@ -106,5 +106,5 @@ class Removal(NamedTuple):
         gain = self.up / self.draws - self.plain_up / self.plain_draws
         return (
             f"removing it saves {self.up} of {self.draws}, unchanged {self.plain_up} of {self.plain_draws}: "
-            f"{gain:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+            f"{gain:+z.2f} [{self.low:+z.2f}, {self.high:+z.2f}]"
         )

@@ -212,7 +212,7 @@ def against(runs: pd.DataFrame, baseline: str) -> str:
     means = final.mean()
     counts = final.count()
     others = [
-        f"{arm} {means[arm] - means[baseline]:+.2f} ({counts[arm]} run{'' if counts[arm] == 1 else 's'})"
+        f"{arm} {means[arm] - means[baseline]:+z.2f} ({counts[arm]} run{'' if counts[arm] == 1 else 's'})"
         for arm in means.index
         if arm != baseline and counts[arm] and counts[baseline]
     ]
