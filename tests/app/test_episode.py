@@ -11,28 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from sorl.app import transcript as html
+from sorl.app.episode_data import Side, in_epoch, pieces
 from sorl.app.experiments import ranked, worst_epoch
+from sorl.app.overlay import OVERLAYS, Scale
 from sorl.app.screens import episode as screen
-from sorl.app.screens.episode import (
-    Side,
-    difference,
-    in_epoch,
-    pieces,
-    spelled,
-    transcript,
-    turn_table,
-    verdict,
-)
+from sorl.app.sentences.episode import difference, ending, verdict
 from sorl.app.store import Diagnostics
 from sorl.app.text import html_text, visible
 from sorl.app.theme import LIGHT, tint
+from sorl.app.transcript import transcript, turn_table
+from sorl.spec.spelling import BYTE_OF, spelled
 from sorl.store.reader import Reader
 from tests.app.conftest import HOSTILE, Open, Read, assert_literal, write_queued
 from tests.app.test_figures import signal
 from tests.store.fixture import Shape, write_run, write_segment, write_status
 
-TINY = Shape(steps=4, trajectories=2, turns=2, epochs=2, tokens=0, steps_per_segment=4)
+TINY = Shape(steps=4, trajectories=2, turns=2, epochs=2, tokens=0, texts=False, steps_per_segment=4)
 PPO = "ppo-s0-aaaa0000"
+SCALE = Scale(OVERLAYS["log-ratio"], 1.0, LIGHT)
 WORST = (
     *HOSTILE,
     "\u202egnp.exe",
@@ -110,7 +107,7 @@ def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(ope
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(open_screen: Open) -> None:
     shown = open_screen("episode", run=PPO, step="7", trajectory="5").source
     assert "its tokens were not kept. It " in shown
-    assert "Of this step the run kept the tokens of trajectory <a href=" in shown
+    assert "Of this step those of trajectory <a href=" in shown
     assert "&amp;trajectory=0&amp;" in shown
     assert 'class="sorl-token' not in shown
     assert "sorl-turns" in shown
@@ -206,11 +203,11 @@ def test_tokens_are_spelled_as_a_person_reads_them(tokens: list[str | None], tex
 
 @given(st.text(min_size=1))
 def test_any_text_survives_the_byte_level_alphabet(text: str) -> None:
-    character = {byte: character for character, byte in screen.BYTE_OF.items()}
+    character = {byte: character for character, byte in BYTE_OF.items()}
     assert "".join(spelled(["".join(character[byte] for byte in f" {text}".encode())])) == f" {text}"
 
 
-MEASURED = (*screen._TOLD, "log_ratio")
+MEASURED = (*html._TOLD, "log_ratio")
 TURN = {
     "turn_index": 1,
     "status": "search",
@@ -238,7 +235,7 @@ def episode(written: list[str], *, prompt: tuple[str, ...] = ("who", "?"), **cha
 
 
 def drawn(row: dict[str, Any], **changes: Any) -> str:
-    return transcript([Side({"name": "step 0"}, [TURN | changes], row)], LIGHT)
+    return transcript([Side({"name": "step 0"}, [TURN | changes], row)], SCALE)
 
 
 def spans(row: dict[str, Any]) -> list[str]:
@@ -250,7 +247,8 @@ def spans(row: dict[str, Any]) -> list[str]:
 def test_hostile_tokens_are_shown_literally_wherever_they_stand(text: str) -> None:
     found = Read(drawn(episode([text, "x", text], prompt=(text, "?")), status=text))
     assert set(found.tags) <= {"div", "span", "b", "p"}
-    assert found.attributes <= {"class", "style", "aria-label", "role", "tabindex"}
+    assert found.attributes <= {"class", "style", "aria-label", "role", "tabindex", "id"}
+    assert set(found.values("id")) <= {"turn-0", "turn-1"}
     assert found.text.replace("↵\n", "\n").count(visible(text).strip(" ")) >= 3
     table = Read(turn_table(turns(status=[text]), known("status", text=text)))
     assert set(table.tags) <= {"div", "table", "tr", "th", "td", "span", "b"}
@@ -346,28 +344,27 @@ def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -
     assert "aria-label" not in drawn(row)
     row = episode(["a", "b"], token=None)
     assert ">3 </span>" in drawn(row)  # its id
-    assert "id 3" in screen.tooltip(3, row)
+    assert "id 3" in html.tooltip(3, row)
     row = episode(["a", "b", "c"], trained=[False, False, True], turn_index=[0], log_ratio=[], clipped=[True])
-    assert "sorl-token" in transcript([Side({"name": "step 0"}, [], row)], LIGHT)
+    assert "sorl-token" in transcript([Side({"name": "step 0"}, [], row)], SCALE)
 
 
 def test_the_heading_of_a_turn_says_what_it_did_and_how_far_it_moved() -> None:
-    for share, words in ((None, "–"), (0.04, "4 %"), (math.nan, "NaN")):
+    for share, words in ((0.04, "4 %"), (math.nan, "NaN")):
         text = Read(drawn(episode(["a"]), status="invalid", gradient_share=share)).text
-        assert (
-            f"Turn 1 · invalid · ratio 0.5 · sum of log-ratios -2 nats · {words} of that update's gradient"
-            in text
-        )
+        assert f"Turn 1 · invalid · ratio 0.5 · {words} of that update's gradient" in text
         assert "(epoch 2)" in text
+    unmeasured = Read(drawn(episode(["a"]), status="invalid", gradient_share=None)).text
+    assert "Turn 1 · invalid · ratio 0.5 · epoch 2" in unmeasured
 
 
 def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen() -> None:
-    source = drawn(episode(["a"] * (screen.MOST + 500), prompt=()))
-    assert f"The first {screen.MOST:,} of {screen.MOST + 500:,} tokens." in source
-    assert source.count("aria-label") == screen.MOST
+    source = drawn(episode(["a"] * (html.MOST + 500), prompt=()))
+    assert f"The first {html.MOST:,} of {html.MOST + 500:,} tokens." in source
+    assert source.count("aria-label") == html.MOST
     source = drawn(episode(["W" * 20_000, "a\n"]))
     assert len(source) < 5_000
-    assert f"… and {20_000 - screen.LONGEST:,} characters" in source
+    assert f"… and {20_000 - html.LONGEST:,} characters" in source
     assert "a↵\n" in source
 
 
@@ -432,7 +429,7 @@ def test_tint_and_box_are_of_the_epoch_shown_and_a_box_needs_a_token_that_stands
     )
     assert [boxed in one for one in spans(worst)] == [False, True, False]
     assert "ratio 455" in spans(worst)[1]
-    assert "log-prob new –" in spans(worst)[1], "it is of the last epoch"
+    assert "log-prob new 0.1 (epoch 3)" in spans(worst)[1], "it is of the last epoch alone"
     assert boxed not in drawn(last), "1.1 times the next"
     assert ['tabindex="0"' in one for one in spans(last)] == [True, False, False]
     assert not {boxed, "background"} & {words for words in (boxed, "background") if words in drawn(between)}
@@ -594,7 +591,7 @@ def test_a_turn_or_token_is_named_only_where_it_has_twice_the_next(
 def test_what_an_episode_answered_is_said_so_far_as_it_was_recorded() -> None:
     def said(**row: Any) -> str:
         return Read(
-            "".join(map(str, screen.ending(dict.fromkeys(("answer", "gold", "ended", "success")) | row)))
+            "".join(map(str, ending(dict.fromkeys(("answer", "gold", "ended", "success")) | row)))
         ).text
 
     assert said() == " What it answered was not recorded."
@@ -650,9 +647,9 @@ def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_that_differs(
     one: Side, other: Side, says: str
 ):
     assert difference(one, other).endswith(says)
-    beside = Read(transcript([one, other], LIGHT))
+    beside = Read(transcript([one, other], SCALE))
     assert "step 3, turn 1" in beside.text
-    assert ("The tokens of step 9 were not kept" in beside.text) == (other.tokens is None)
+    assert ("The text of step 9 was not kept" in beside.text) == (other.tokens is None)
 
 
 def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(
@@ -684,7 +681,7 @@ def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(
     ]
     assert ">Open trajectory 1 of step 3<" in app.source
     assert "Open trajectory" not in open_screen("episode", tmp_path, **here, next="a/2/1").source, (
-        "it kept no tokens"
+        "it kept no text"
     )
     assert "Ignored in the address: next" in open_screen("episode", tmp_path, **here, next="a/9/9").source
 
@@ -709,7 +706,7 @@ def test_the_group_of_a_rollout_stands_first_with_rewards_and_advantages(
     app = open_screen("episode", tmp_path, run="a", step="2", trajectory="0", next="a/2/1")
     options = app.selectbox(key="next").options
     assert options[1:3] == [
-        "step 2, trajectory 1, same group: answered “answer 1” (right), reward 1, advantage 0, no tokens",
-        "step 2, trajectory 2, same group: answered “answer 2” (wrong), reward 0, advantage 1, no tokens",
+        "step 2, trajectory 1, same group: answered “answer 1” (right), reward 1, advantage 0, no text",
+        "step 2, trajectory 2, same group: answered “answer 2” (wrong), reward 0, advantage 1, no text",
     ]
     assert "At step 2 it answered “answer 0” (wrong); at step 2, trajectory 1 it answered" in app.source

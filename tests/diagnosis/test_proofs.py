@@ -12,6 +12,7 @@ import pytest
 from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Cause, Clue
+from sorl.diagnosis.proofs import first_violations
 from sorl.diagnosis.report import as_dict, in_order, markdown, text
 from sorl.spec.evidence import Check
 from tests.diagnosis.logs import healthy, log
@@ -108,6 +109,29 @@ def test_a_violation_proves_the_surest_cause_that_explains_it_and_shows() -> Non
 def test_a_violation_leads_by_itself_where_only_a_mere_pattern_explains_it() -> None:
     found = diagnose(log(healthy()), [cause("guessed", STEP, "pattern", breaks=("loss",))], [BROKEN])
     assert [finding.cause.name for finding in found.findings] == ["audit.loss", "guessed"]
+
+
+def test_within_a_step_the_audit_s_order_says_which_violation_is_nearest_to_the_bug() -> None:
+    sampled = replace(BROKEN, identity="behaviour_log_probs", step=11)
+    located = replace(sampled, step=10, holds_until=9)
+    drawn = replace(BROKEN, identity="sampling", step=10)
+    checks = [replace(HOLDS, identity="behaviour_log_probs", step=4), drawn, sampled, located]
+    assert [one.identity for one in first_violations(checks)] == ["behaviour_log_probs", "sampling"]
+
+
+@pytest.mark.parametrize("begins", [7, 10])
+def test_what_only_several_steps_together_show_is_told_beside_a_violation_among_them(begins: int) -> None:
+    single = replace(BROKEN, step=10, holds_until=9)
+    pooled = replace(BROKEN, identity="independence", step=begins, is_pooled=True)
+    (finding,) = diagnose(log(healthy()), [], [pooled, single]).findings
+    assert finding.cause.name == "audit.loss"
+    assert finding.clue.says.endswith("; violated too: `independence`")
+
+
+def test_what_only_several_steps_together_show_leads_where_nothing_else_is_violated() -> None:
+    pooled = replace(BROKEN, identity="independence", is_pooled=True)
+    (finding,) = diagnose(log(healthy()), [], [pooled]).findings
+    assert finding.cause.name == "audit.independence"
 
 
 def test_the_first_broken_step_and_what_happened_there_are_told() -> None:

@@ -317,6 +317,8 @@ def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str,
         "reward": mean([e.reward for e in made]),
         "reward_std": reference.spread([e.reward for e in made]),
         "group_reward_std": mean([math.sqrt(reference.variance(r) or 0.0) for r in rewards]),
+        "group_reward_variance": mean([reference.variance(r) or 0.0 for r in rewards]),
+        "signal_group_frac": signal_share([reference.variance(r) or 0.0 for r in rewards]),
         "zero_advantage_frac": mean([max(r) == min(r) for r in rewards]),
         "solved_group_frac": mean([all(made[i].success for i in g) for g in groups]),
         "failed_group_frac": mean([not any(made[i].success for i in g) for g in groups]),
@@ -347,6 +349,16 @@ def of_rollouts(step: int, batch: list[Sequence_], made: list[Any]) -> dict[str,
             [[[x for turn in written[i] for x in turn] for i in g] for g in groups]
         ),
     }
+
+
+def signal_share(variances: list[float]) -> float | None:
+    """Smallest share of the groups that holds 90 % of all variance."""
+    whole = math.fsum(variances)
+    if not whole:
+        return None
+    largest = sorted(variances, reverse=True)
+    needed = next(n for n in range(1, len(largest) + 1) if math.fsum(largest[:n]) >= 0.9 * whole - 1e-12)
+    return needed / len(variances)
 
 
 def repetition(turns: list[list[int]]) -> float | None:

@@ -47,6 +47,7 @@ class Shape:
     epochs: int = 2
     minibatches: int = 2
     tokens: int = 1  # trajectories a step with every token
+    texts: bool = True  # three of four trajectories with their text
     steps_per_segment: int = 10
 
 
@@ -250,6 +251,7 @@ def step_rows(
         for c, t in columns_of("token").items()
         if c not in ("run_id", "step", "trajectory")
     }
+    texts = transcripts(run_id, who["step"], who["trajectory"], K)
     at = steps[steps % 10 == 0]
     evaluation = {
         "run_id": run_id,
@@ -278,9 +280,45 @@ def step_rows(
         "turn": turn,
         "turn_step": measured("turn_step", index(turn_index=K)),
         "token": {"run_id": [run_id] * len(sampled["step"]), **sampled, **lists},
+        **({"transcript": texts} if shape.texts else {}),
         "evaluation": evaluation,
     }
     return {name: rows for name, rows in found.items() if len(rows["step"])}
+
+
+def transcripts(run_id: str, steps: np.ndarray, trajectories: np.ndarray, turns: int) -> dict[str, Any]:
+    """Rows of table `transcript` for all trajectories but every fourth, whose text was not kept."""
+    rows = [
+        (step, which)
+        for step, which in zip(steps.tolist(), trajectories.tolist(), strict=True)
+        if which % 4 != 3
+    ]
+    parts = [transcript_parts(step, which, turns) for step, which in rows]
+    return {
+        "run_id": [run_id] * len(rows),
+        "step": [step for step, _ in rows],
+        "trajectory": [which for _, which in rows],
+        "text": ["".join(one) for one in parts],
+        "part_start": [np.cumsum([0, *map(len, one)])[:-1].tolist() for one in parts],
+        "part_turn": [list(map(_turn_of_part, range(len(one)))) for one in parts],
+    }
+
+
+def _turn_of_part(place: int) -> int:
+    """Turn that the policy wrote a part in: every second one, from the second on."""
+    return (place + 1) // 2 if place % 2 else 0
+
+
+def transcript_parts(step: int, trajectory: int, turns: int) -> list[str]:
+    """The prompt, and what was written and read in each turn; two rollouts share prompt and turn 1."""
+    parts = [f"which is the aunt of e{trajectory // 2}?"]
+    for turn in range(1, turns + 1):
+        query = f"aunt of e{trajectory // 2}" if turn == 1 else f"hop {turn} of e{trajectory} at {step}"
+        parts += [
+            f" <think> turn {turn} </think> <search> {query} </search>",
+            f" <information> fact {turn} </information>",
+        ]
+    return parts[:-1]
 
 
 def _token_list(column: str, kind: pa.DataType, length: int, rng: np.random.Generator) -> Any:

@@ -39,6 +39,7 @@ SCREENS = (
     "overview",
     "run",
     "turns",
+    "conversations",
     "episode",
     "replay",
     "compare",

@@ -258,7 +258,11 @@ def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
     """
     if log_ratio is None or math.isnan(log_ratio) or abs(log_ratio) < _QUIET:
         return None
-    ground = between(palette.diverging, (round(position(log_ratio), 2) + 1) / 2)
+    return painted(between(palette.diverging, (round(position(log_ratio), 2) + 1) / 2), palette)
+
+
+def painted(ground: str, palette: Palette) -> tuple[str, str]:
+    """Return a ground and an ink that can be read on it."""
     if contrast(palette.text, ground) >= 4.5:  # that WCAG asks for; black or white always has it
         return ground, palette.text
     return ground, max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))

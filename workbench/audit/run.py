@@ -191,6 +191,7 @@ def pooled_evidence(checks: Sequence[Check]) -> Check:
         logged=deviation,
         expected=0.0,
         says=says if is_violated else "",
+        is_pooled=True,
     )
 
 

@@ -21,14 +21,19 @@ LATE = 3  # steps by which the trace of a proved cause may lag behind the violat
 
 
 def first_violations(checks: Sequence[Check]) -> list[Check]:
-    """Return the first violation of each identity, the earliest first; within a step in the audit's order."""
+    """Return the first violation of each identity, the earliest first; within a step in the audit's order.
+
+    Those that only several steps together show come last: where they begin is not known to the step.
+    """
+    names = list(dict.fromkeys(check.identity for check in checks))
+    order = {name: place for place, name in enumerate(names)}
     violated = [check for check in checks if check.violated]
     first: dict[str, Check] = {}
     for check in sorted(violated, key=lambda check: check.step):
         known = first.setdefault(check.identity, check)
         if known.step == check.step and known.holds_until is None:
             first[check.identity] = check  # the same one, after a search for where it begins
-    return list(first.values())
+    return sorted(first.values(), key=lambda check: (check.is_pooled, check.step, order[check.identity]))
 
 
 def defining_violation(cause: Cause, checks: Sequence[Check]) -> Check | None:
@@ -47,7 +52,8 @@ def prove(findings: Sequence[Finding], broken: Sequence[Check], slack: float) ->
 
     A violation is that of the surest cause which explains it and shows in the log; one that none explains is
     a finding of its own. Of several that begin in one step the first in the audit's order is the nearest to
-    the bug, and the others are told beside it; a cause that explains it has no second one.
+    the bug, and the others are told beside it; a cause that explains it has no second one. So is what only
+    several steps together show, beside a violation among them.
 
     `slack`: steps by which a drift may be dated late.
     """
@@ -86,9 +92,9 @@ def _fits(finding: Finding, check: Check, slack: float) -> bool:
 
 
 def _began_with(finding: Finding, check: Check) -> bool:
-    """Whether the violation that a finding stands for is of the same step."""
-    audited = [shown for shown in finding.clue.evidence if shown.column.startswith(AUDIT)]
-    return any(shown.step == check.step for shown in audited)
+    """Whether the violation that a finding stands for is of the same step, or among the steps of `check`."""
+    audited = [shown.step for shown in finding.clue.evidence if shown.column.startswith(AUDIT)]
+    return any(step == check.step or (check.is_pooled and step > check.step) for step in audited)
 
 
 def add_proof(clue: Clue | None, check: Check) -> Clue:

@@ -129,6 +129,8 @@ class Rollouts:
     answered: np.ndarray | None = None  # bool
     tokens: Sequence[Sequence[int]] | None = None  # ids of each trajectory, prompt and observations included
     written: Sequence[Sequence[Sequence[int]]] | None = None  # token ids of each turn of each trajectory
+    # turn in which the policy wrote each of `tokens`, 0 of one that it only read; None: not known
+    token_turn: Sequence[np.ndarray | None] | None = None
     turn_status: Sequence[Sequence[str]] | None = None  # search, answer or invalid, per turn
     question: Sequence[str] | None = None
     gold: Sequence[str] | None = None
@@ -168,6 +170,7 @@ class Rollouts:
             truncated=np.array([e.ended != "answer" for e in episodes], dtype=bool),
             answered=np.array([e.answer is not None for e in episodes], dtype=bool),
             written=written,
+            token_turn=[number_turns(np.asarray(e.written, dtype=bool)) for e in episodes],
             retrieval_status=[getattr(e, "retrieval_status", ()) for e in episodes],
             retrieval_seconds=[getattr(e, "retrieval_seconds", ()) for e in episodes],
         )
@@ -222,6 +225,12 @@ def stretches(tokens: Any, written: Any) -> list[list[int]]:
     return [ids[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
+def number_turns(written: np.ndarray) -> np.ndarray:
+    """Return the turn of each token, counted from 1, 0 where `written` is false; both are (T,)."""
+    begins = written & ~np.concatenate([[False], written[:-1]])
+    return np.where(written, np.cumsum(begins), 0)
+
+
 @dataclass(frozen=True)
 class Revisits:
     """Tokens of a step whose whole past an earlier step had as well; log-probs in nats."""
@@ -230,6 +239,14 @@ class Revisits:
     sampler_shift: float | None  # mean |change| of the sampler's log-probs since then; None without a token
     trainer_shift: float | None  # the same of the trainer's
     steps: float | None  # since the earlier of them, median
+
+
+@dataclass(frozen=True)
+class PromptInformation:
+    """What the first turns of rollouts say about their prompts."""
+
+    nats: float  # mutual information of turns and prompts
+    retrieved: float  # share of turns that their own prompt makes the likeliest
 
 
 @dataclass(frozen=True)
@@ -258,6 +275,7 @@ class StepEvidence:
     # (trajectory, turn) where the batch is not what was sampled
     mismatches: Sequence[tuple[int, int]] | None = None
     revisits: Revisits | None = None  # None: nobody remembers earlier steps
+    information: PromptInformation | None = None  # None: not measured at this step
 
 
 def fingerprint(*parts: bytes) -> int:

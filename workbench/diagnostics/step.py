@@ -14,7 +14,8 @@ from sorl.diagnostics.ratio import OUR_MARK
 from sorl.spec import Alarm, Level, Unit
 
 RAGEN = "RAGEN arXiv 2504.20073"
-RAGEN_2 = "RAGEN-2 arXiv 2604.06268, by a proxy of ours"
+RAGEN_2 = "RAGEN-2 arXiv 2604.06268"
+RAGEN_2_OURS = f"{RAGEN_2}, by a proxy of ours"
 DAPO = "arXiv 2503.14476 (DAPO)"
 EXACT = "Search-R1 (exact match)"
 
@@ -248,7 +249,7 @@ distinct_rollout_frac = _row(
     TWO_CURVES,
     Unit.FRACTION,
     "mean over prompt groups of #{distinct rollouts} / #{rollouts}",
-    RAGEN_2,
+    RAGEN_2_OURS,
     "Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once.",
     lambda v: _mean(np.array([_distinct_share(v.rollouts.written, part) for part in v.groups_with_tokens])),
 )
@@ -263,7 +264,7 @@ def _distinct_share(written: Any, rows: np.ndarray) -> float:
     Unit.FRACTION,
     "share of rollouts whose counts of written tokens are nearest (cosine) to those of their own prompt's"
     " others",
-    RAGEN_2,
+    RAGEN_2_OURS,
     no_alarm=TWO_CURVES,
 )
 def prompt_retrieval_frac(v: StepView) -> float | None:
@@ -286,6 +287,63 @@ def prompt_retrieval_frac(v: StepView) -> float | None:
         for own, rollout in zip(label, rollouts, strict=True)
     ]
     return float(np.mean(shares))
+
+
+INFORMATION = (
+    _row(
+        "prompt_information",
+        TWO_CURVES,
+        Unit.NATS,
+        "mean over P prompts of log p(z | x) - log (sum_j p(z | x_j) / P), z the first turn of a rollout",
+        RAGEN_2,
+        "Mutual information of first turns and prompts, at most log P, P up to 8. Near 0 the policy writes"
+        " the same whatever it is asked: a template. Measured every learn.information_every steps.",
+        lambda v: v.known.information.nats,
+    ),
+    _row(
+        "prompt_score_retrieval_frac",
+        TWO_CURVES,
+        Unit.FRACTION,
+        "share of P first turns that their own prompt makes the likeliest; alike prompts share it",
+        RAGEN_2,
+        "Whether the policy's own log-probs tell which prompt a first turn answers; 1 / P is chance.",
+        lambda v: v.known.information.retrieved,
+    ),
+    _row(
+        "group_reward_variance",
+        DESCRIBES,
+        Unit.REWARD,
+        "mean over prompt groups of the unbiased variance of R in the group",
+        RAGEN_2,
+        "Signal that a group-relative method has, a stand-in for the signal-to-noise ratio of its gradient;"
+        " NULL when every prompt is sampled once.",
+        lambda v: v.of_groups(lambda part: _variance(v.rollouts.reward[part])),
+    ),
+)
+
+
+def _variance(values: np.ndarray) -> Any:
+    """Unbiased variance; exactly 0 of equal values, whatever their mean rounds to."""
+    return (values - values.min()).var(ddof=1)
+
+
+@column(
+    Unit.FRACTION,
+    "smallest share of prompt groups that holds 90 % of the variance of R in all groups",
+    RAGEN_2,
+    no_alarm=DESCRIBES,
+)
+def signal_group_frac(v: StepView) -> float | None:
+    """How few prompts carry the reward's signal: what a filter by reward variance would keep.
+
+    NULL when every prompt is sampled once, or where no group has any variance.
+    """
+    variances = [_variance(v.rollouts.reward[part]) for part in v.groups]
+    known = np.array([float(value) for value in variances if value is not np.ma.masked])
+    if not known.sum() > 0:
+        return None
+    held = np.cumsum(np.sort(known)[::-1]) / known.sum()
+    return float((np.searchsorted(held, 0.9 - 1e-12) + 1) / len(known))
 
 
 class _Words(NamedTuple):

@@ -43,7 +43,7 @@ OF_TURNS = (
         Unit.NONE,
         "search, answer or invalid",
         "Search-R1",
-        "What the agent did in the turn; NULL when the rollout does not say.",
+        "What the agent did in the turn, invalid: a void turn; NULL when the rollout does not say.",
         lambda *labels: _by_turn(*labels).tolist(),
         sql_type="VARCHAR",
     ),

@@ -21,11 +21,12 @@ from sorl.agent.tokenizer import Sentences, Spans
 from sorl.agent.worlds import build
 from sorl.algorithms import resolve
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
+from sorl.diagnostics.evidence import Evidence, Known, PromptInformation, Rollouts, StepEvidence
 from sorl.diagnostics.rules import Event
 from sorl.learn import checkpoint, checks, faults, networks
 from sorl.learn.blackbox import Packer
 from sorl.learn.evaluate import evaluate
+from sorl.learn.information import measure_information
 from sorl.learn.networks import Critic, scored, squared_probs
 from sorl.learn.probe import controls
 from sorl.learn.pulse import Pulse
@@ -120,6 +121,8 @@ class Trainer:
                     self.pulse.part("fingerprints of the weights")
                     self.witnesses.start()
                 sampled, rollout = self._roll_out()
+            with self._timed("evaluation"):
+                information = self._measure_information(sampled)
             with self._timed("update"):
                 batch = self._old_log_probs(rollout)
                 batch = self._values(batch)
@@ -128,7 +131,7 @@ class Trainer:
                 if self.witnesses:
                     self.pulse.part("fingerprints of the weights")
                     self.witnesses.finish()
-            row = self._log(sampled, rollout, batch, updates, heldout)
+            row = self._log(sampled, rollout, batch, updates, heldout, information)
             self.step += 1
             yield row
             for number, u in enumerate(updates):
@@ -231,6 +234,17 @@ class Trainer:
             rows.append(evaluate(self.engine, self.settings, search=search))
         return rows
 
+    def _measure_information(self, sampled: Rollout) -> PromptInformation | None:
+        """What the first turns of the fresh rollouts say about their prompts; None between measurements."""
+        every = self.settings.learn.information_every
+        if not every or self.step % every:
+            return None
+        self.pulse.part("information of turns about prompts")
+        learner = self.learner
+        return measure_information(
+            learner.policy, sampled.first, self.tokenizer.pad_token_id, learner.temperature, learner.compute
+        )
+
     def _log(
         self,
         sampled: Rollout,
@@ -238,6 +252,7 @@ class Trainer:
         batch: Batch,
         updates: list[Evidence],
         heldout: list[dict[str, Any]],
+        information: PromptInformation | None,
     ) -> dict[str, Any]:
         self.pulse.part("recording")
         began = time.perf_counter()
@@ -263,6 +278,7 @@ class Trainer:
             fresh=self.settings.starts_at_one(self.step - rollout.policy_step),
             batch_hash=checks.fingerprint(batch),
             mismatches=checks.mismatches(batch, rollout.episodes),
+            information=information,
         )
         row = self.recorder.step(self.step, evidence, heldout)
         self.seconds += seconds["total"] + time.perf_counter() - began

@@ -102,6 +102,7 @@ _OF_THE_ROLLOUT = (
     "answered",
     "tokens",
     "written",
+    "token_turn",
     "question",
     "gold",
     "answer",

@@ -22,6 +22,7 @@ from sorl.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
 from sorl.recording.ledger import MB as MB
 from sorl.recording.ledger import encode
 from sorl.recording.segments import SegmentWriter, chosen, filled
+from sorl.recording.transcripts import transcript_rows
 from sorl.spec import BATCH_FOLDER, BATCH_FORMAT, BatchesSettings, RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
@@ -113,10 +114,14 @@ class Recorder:
             }
         trained = evidence.trained or evidence.rollouts
         tables: dict[str, Mapping[str, Any]] = vars(measured) | {"turn": turns}
-        if rows := sample(
+        rows = sample(
             step, self.settings.record.tokens, with_tokens(trained), measured.trajectory["gradient_share"]
-        ):
+        )
+        if rows:
             tables |= {"token": token_rows(rows, trained, evidence.updates, self.decode)}
+        most_tokens = self.settings.record.transcript_tokens
+        if self._writer:
+            tables |= {"transcript": transcript_rows(step, trained, self.decode, most_tokens, rows)}
         self._write(step, {table: columns for table, columns in tables.items() if columns})
         self.evaluations(step, evaluations)
         self.events(self._see(step, measured.step, evidence.mismatches or ()))

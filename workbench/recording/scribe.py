@@ -34,6 +34,7 @@ from sorl.diagnostics.evidence import (
     StepEvidence,
     count_stretches,
     fingerprint,
+    number_turns,
     stretches,
 )
 from sorl.diagnostics.rules import Event
@@ -375,6 +376,12 @@ class Joined:
                 "tokens": [np.concatenate(pair) for pair in zip(prompts, self.responses, strict=True)],
                 "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
                 "written": [stretches(ids.tolist(), mask) for ids, mask in pairs],
+                "token_turn": [
+                    number_turns(np.concatenate([np.zeros(len(prompt), dtype=bool), mask]))
+                    if len(mask)
+                    else None
+                    for prompt, (_, mask) in zip(prompts, pairs, strict=True)
+                ],
             }
         known |= {name: told[name] for name in ("turns", "searches") if told[name] is not None}
         if "searches" not in known and status is not None and all(status):

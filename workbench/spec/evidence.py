@@ -34,6 +34,7 @@ class Check:
     holds_until: int | None = None  # of a violated one: the last step before it that was checked and holds
     changed: str = ""  # what happened to the run between those two steps
     weight: float = 1.0  # of a deviation from chance, where those of several steps are pooled
+    is_pooled: bool = False  # evidence of several steps together; `step` is about where they begin
 
     @property
     def failed(self) -> bool:

@@ -241,7 +241,7 @@ class ComputeSettings(Settings):
 class LearnSettings(Settings):
     """The off-policy knobs and the optimisation of one iteration."""
 
-    unstored = ("probe_every", "balance_coef")
+    unstored = ("probe_every", "balance_coef", "information_every")
 
     episodes: Count = 64
     group_size: Count | None = None  # rollouts per prompt; None = the algorithm's own
@@ -260,6 +260,7 @@ class LearnSettings(Settings):
     clip_bias_every: Natural = 4  # true clipping bias by a second backward every n updates; 0 = never
     target_kl: Positive | None = None  # stop the epochs of a step once approx_kl exceeds 1.5 times this
     probe_every: Natural = 0  # gradient noise, agreement and tag probabilities every n updates; 0 = never
+    information_every: Natural = 10  # information of turns about prompts every n iterations; 0 = never
 
 
 class EvaluationSettings(Settings):
@@ -297,10 +298,12 @@ class BatchesSettings(Settings):
 class RecordSettings(Settings):
     """What is written down. The turn ledger is complete by default."""
 
-    unstored = ("batches", "ladder", "witnesses")
+    unstored = ("batches", "ladder", "transcript_tokens", "witnesses")
 
     turns: Fraction = 1.0  # share of trajectories whose turns are recorded
     tokens: Natural = 2  # trajectories a step with every token recorded
+    # Tokens a step whose text is kept, as whole prompt groups; 0 = none.
+    transcript_tokens: Natural = 100_000
     flush_seconds: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     checkpoint_every: Natural = 20  # iterations; 0 = only at the end
     ladder: Natural = 4  # iterations between the checkpoints to fork from, kept before a fall; 0 = none

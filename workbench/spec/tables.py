@@ -243,6 +243,25 @@ TABLES: tuple[Table, ...] = (
         ),
     ),
     Table(
+        "transcript",
+        "One row per trajectory of a step whose text was kept: all of a small step, whole groups of others.",
+        ("run_id", "step", "trajectory"),
+        (
+            RUN_ID,
+            _STEP,
+            _TRAJECTORY,
+            Column("text", "VARCHAR", "All of it, prompt and observations included."),
+            Column(
+                "part_start",
+                "INTEGER[]",
+                "Characters before each part: the prompt, a turn that the policy wrote, what it then read.",
+            ),
+            Column(
+                "part_turn", "INTEGER[]", "Turn in which the policy wrote the part; 0 where it only read it."
+            ),
+        ),
+    ),
+    Table(
         "witness",
         "One row per run, step, network and layer group: what its weights were and how far they moved.",
         ("run_id", "step", "network", "layer"),

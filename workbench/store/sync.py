@@ -287,12 +287,14 @@ def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segme
     found = connection.execute(asked, {"files": [str(s.path) for s in files]}).fetchall()
     asked = "FROM duckdb_columns() WHERE table_name = ? AND database_name = current_database()"
     have = dict(connection.execute(f"SELECT lower(column_name), data_type {asked}", [table.name]).fetchall())
+    lists = {column.name for column in table.columns if column.type.endswith("[]")}
     names = []
     for name, kind in found:
         present = have.get(name.lower())
         if present is None and kind.strip('"') == "NULL":
             continue  # nothing was measured, so nobody knows the type yet
-        if table.name != "token" and kind.endswith(("]", ")")) and not kind.startswith("DECIMAL"):
+        is_nested = kind.endswith(("]", ")")) and not kind.startswith("DECIMAL")
+        if is_nested and table.name != "token" and name not in lists:
             continue  # a list or a table in a cell, where one value belongs
         if present is None:
             connection.execute(f"ALTER TABLE {quoted(table.name)} ADD COLUMN {quoted(name)} {kind}")

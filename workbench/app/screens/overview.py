@@ -14,6 +14,7 @@ from sorl.analysis.region import headline, readable_series
 from sorl.analysis.runs import with_updates
 from sorl.app import page, theme
 from sorl.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
+from sorl.app.episode_data import side_of
 from sorl.app.experiments import (
     choose_experiment,
     differing,
@@ -29,9 +30,9 @@ from sorl.app.export import button, drawing
 from sorl.app.figures.matrix import layout, matrix, parts
 from sorl.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
 from sorl.app.run_search import find_runs
-from sorl.app.screens.episode import side_of, verdict
 from sorl.app.screens.region import draw, region_of
 from sorl.app.screens.run import told
+from sorl.app.sentences.episode import verdict
 from sorl.app.store import Store, dictionary
 from sorl.app.text import duration, html_text, number, tag
 from sorl.app.url import choose, choose_many, follow, keep, search_box

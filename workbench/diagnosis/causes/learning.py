@@ -166,7 +166,8 @@ def reference_wrong(log: Log) -> Clue | None:
 @cause(
     "step.entropy",
     "step.success",
-    breaks=("loss", "gradient"),
+    # The updates after one with a bonus begin with other weights than those that the loss leads to.
+    breaks=("loss", "gradient", "log_probs"),
     without={"learn.entropy_coef": 0.0},
     needs_ledger=True,
     severity="warning",
