@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.analysis.runs import outcomes
 from sorl.app.experiments import differing, settings_of_runs
 from sorl.app.run_search import find_runs
 from sorl.app.screens.overview import reason, rows, worst
@@ -25,7 +26,8 @@ from sorl.spec.files import lock_file
 from sorl.store import notes
 from sorl.store.notes import Notes, read, write
 from sorl.store.reader import Reader
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
+from sorl.store.sync import sync
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, write_queued
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 
 
@@ -372,3 +374,31 @@ def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open
         assert "Tell me in this browser when a run falls" in app.source
     write_status(folder, status="finished", outcome="healthy")
     assert "Falling now" not in open_screen("overview", tmp_path).source
+
+
+def test_a_queued_run_has_no_duration_and_a_running_one_the_time_of_its_steps(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "demo", "running", shape=SMALL, status="running")
+    write_queued(tmp_path, "demo")
+    with lock_file(folder / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sync(tmp_path)
+    reader = Reader(tmp_path)
+    seconds = outcomes(reader, "demo").set_index("run_id")["seconds"]
+    spent = reader.query("SELECT sum(seconds_total + seconds_record) AS s FROM step")["s"].item()
+    assert seconds["running"] == pytest.approx(spent)
+    assert pd.isna(seconds["queued"])
+
+
+def test_a_duration_that_is_not_known_is_a_dash(tmp_path: Path, open_screen: Open) -> None:
+    write_run(tmp_path, "demo", "done", shape=SMALL)
+    write_queued(tmp_path, "demo")
+    table = open_screen("overview", tmp_path).dataframe[0].value
+    assert sorted(table["duration"]) == ["1 min 0 s", "–"]
+
+
+def test_the_peak_of_a_cell_is_that_of_the_tables(tmp_path: Path, open_screen: Open) -> None:
+    write_run(tmp_path, "demo", "done", shape=SMALL)
+    app = open_screen("overview", tmp_path)
+    peak = app.dataframe[0].value["peak"].item()
+    assert f"peak {peak:.2f}, last" in app.drawings[0]
+    assert "peak: its highest median of five steps" in app.source

@@ -19,6 +19,7 @@ from sorl.analysis.runs import nested
 from sorl.app import experiments, export, page, theme
 from sorl.app.curve_data import (
     Chosen,
+    Drawing,
     Row,
     Window,
     alarmed,
@@ -146,7 +147,9 @@ def run(store: Store) -> None:
         )
     page.heading("Curves")
     every = {
-        metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows
+        metric: panel(store, chosen, known, metric, Drawing(bands=False))
+        for metric in CURVES
+        if metric in known.rows
     }
     empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
     shown = {m: p for m, p in every.items() if m not in empty}
@@ -221,7 +224,8 @@ def as_it_is(store: Store, run: Row) -> dict[str, Any]:
     now = {"steps": int(run["steps"]), "planned": planned, "arm": run["arm"]}
     if row["status"] == "running":  # table `run` knows them when it has ended
         spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
-        now["seconds"] = float(spent[["total", "record"]].sum().sum())
+        seconds = float(spent[["total", "record"]].sum().sum())
+        now["seconds"] = seconds if len(spent) else None  # before its first step nothing is known
     return row | now
 
 

@@ -1,0 +1,1 @@
+"""Sentences for people: functions that take data and return words, without Streamlit."""
