@@ -233,7 +233,7 @@ def test_no_line_is_drawn_over_a_step_at_which_a_seed_has_no_number() -> None:
     line = next(t for t in figure.data if t.text is not None and t.legendgroup == "ppo")
     assert math.isnan(line.y[5])
     assert 5 not in line.x[~np.isnan(line.y)]
-    thin = next(t for t in figure.data if t.opacity == 0.6)
+    thin = next(t for t in figure.data if t.opacity == 0.6 and t.line.width == 0.9)
     assert thin.mode == "lines+markers", "a seed that is alone at one step is a dot"
 
 

@@ -27,7 +27,7 @@ from sorl.store import notes
 from sorl.store.notes import Notes, read, write
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, write_queued
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press, write_queued
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 
 
@@ -274,6 +274,10 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
         assert said(11).startswith("None of the known causes fits.")
 
 
+def tags_box(app: Visit) -> Any:
+    return next(box for box in app.text_input if box.label.startswith("Tags"))
+
+
 def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_screen: Open) -> None:
     app = open_screen("overview", mine)
     first = sorted(runs_of(app))[0]
@@ -288,8 +292,8 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
     app = open_screen("overview", mine, picked=[first])
     assert "What differs" not in app.source
     app.text_area[0].set_value(f"It fell. {HOSTILE[0]}")
-    app.text_input[-1].set_value("keep, keep, late")
-    app.button[-1].click().run()
+    tags_box(app).set_value("keep, keep, late")
+    press(app, "Save")
     assert read(mine, "demo", first) == Notes(f"It fell. {HOSTILE[0]}", ("keep", "late"), False)
     again = open_screen("overview", mine)
     assert again.drawings[0].count("✎") == 1
@@ -350,7 +354,7 @@ def test_notes_that_cannot_be_kept_are_a_sentence(mine: Path, open_screen: Open,
     app = open_screen("overview", mine, picked=[run])
     shutil.rmtree(mine / "demo" / run)
     app.text_area[0].set_value("too late")
-    app.button[-1].click().run()
+    press(app, "Save")
     assert (
         f"cannot keep notes of &#x27;{run}&#x27;" in app.source
         or f"cannot keep notes of '{run}'" in app.source

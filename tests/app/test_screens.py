@@ -551,6 +551,16 @@ def test_figures_of_collapse_are_saved_with_the_key_that_stands_below_them(open_
     assert "A step down is the onset" in captions["survival"]
 
 
+@pytest.mark.parametrize("screen", ["compare", "collapse", "run"])
+def test_a_mark_that_is_explained_below_a_figure_is_explained_in_its_saved_picture(
+    screen: str, open_screen: Open
+) -> None:
+    page_text = Read(open_screen(screen).source)
+    captions = "".join(e["data-caption"] for e in page_text.all("div") if "data-caption" in e)
+    explained = set("▼△✕") & set("".join(page_text.words("p")))
+    assert explained <= set(captions)
+
+
 def test_a_fall_before_the_rule_can_ring_is_said_with_the_alarms() -> None:
     none = pd.DataFrame()
     assert first_warning(none, 3) == "No alarm went off before an onset."

@@ -7,7 +7,7 @@ import pytest
 from sorl.app import views
 from sorl.app.views import FILE, View
 from sorl.spec import InputError
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, assert_literal
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, assert_literal, press
 from tests.store.fixture import write_grid
 
 FELL = View("what fell", "compare?experiment=demo&metric=step.success&metric=step.entropy")
@@ -80,8 +80,8 @@ def test_a_screen_lists_views_and_saves_its_own_address(tmp_path: Path, open_scr
     app = open_screen("compare", tmp_path, arm=["ppo"], metric=["step.success"])
     assert_literal(app)
     assert 'href="run?run=a"' in app.source
-    app.text_input[0].set_value("mine")
-    next(button for button in app.button if button.label == "Save").click().run()
+    next(box for box in app.text_input if box.label == "Save this view as").set_value("mine")
+    press(app, "Save view")
     mine = views.read(tmp_path).views[-1]
     assert mine.name == "mine"
     assert mine.address.startswith("compare?")

@@ -113,7 +113,7 @@ def choose_arms(
         usual = groups[:MOST_GROUPS] if is_grouped else default_arms(every)
         names = choose_many("arm", "Arms", groups, usual)
         if len(names) > _IN_BOX:
-            note(f"{len(names)} are drawn: the box scrolls.")
+            note(f"{len(names)} are drawn, also those that the box scrolls out of sight.")
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
     about(few(names, 2), seeds_of(mine))
     return Arms(experiment, every, names, mine, styles(every, names))

@@ -172,7 +172,7 @@ def _views(store: Store, screen: str) -> None:
     saved = views.read(store.runs)
     with st.form("save view", border=False, clear_on_submit=True):
         name = st.text_input("Save this view as", max_chars=views.LONGEST_NAME)
-        if st.form_submit_button("Save") and name.strip():
+        if st.form_submit_button("Save view") and name.strip():
             here = address(screen, **url.choices()).removeprefix("./?")
             where = f"{SCREENS[0]}?{here}" if screen == SCREENS[0] else here
             _change_views(lambda: views.save(store.runs, [views.View(name, where)]))

@@ -43,6 +43,7 @@ from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.runs import Signal, career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
+from sorl.app.sentences.compare import too_early_sentence
 from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import duration, few, number, table_html, tag, word
 from sorl.app.url import choose_range
@@ -87,7 +88,8 @@ CURVES = tuple(
     )
 )
 _MARKS = (
-    "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+    "▼ onset of the collapse, △ an alarm, dotted line its threshold from where its rule can ring, ✕ NaN or"
+    " Inf."
 )
 _PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", *NOT_RISEN)  # outcomes of runs that stayed up
@@ -159,9 +161,17 @@ def run(store: Store) -> None:
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
-        export.figure(figure, "signals", lambda: drawn([*shown.values()]), describe=words, zooms="range")
+        export.figure(
+            figure,
+            "signals",
+            lambda: drawn([*shown.values()]),
+            describe=words,
+            zooms="range",
+            key=f"{_MARKS}{too_early_sentence(panels)}",
+        )
     missing = ", ".join(map(known.title, empty))
-    note(f"{_MARKS} Not measured in this run: {missing}." if missing else _MARKS)
+    absent = f" Not measured in this run: {missing}." if missing else ""
+    note(f"{_MARKS}{too_early_sentence(panels)}{absent} Drag over a part to zoom.")
     page.heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
     page.heading("Where the time went")

@@ -246,3 +246,9 @@ def equal_settings_sentence(equal: Mapping[str, str], runs: int) -> str:
     names = sorted(equal, key=lambda name: (name not in USUAL_AXES, not name.startswith("learn."), name))
     each = [f"{name} is {equal[name] or 'not set'}" for name in names]
     return f"The same in all {counted(runs, 'run')}, so not in this list: {few(each, SHARED, ', ')}."
+
+
+def too_early_sentence(panels: Sequence[Panel]) -> str:
+    """Say of the panels of one run which rules could not ring before it fell; nothing where all could."""
+    names = [panel.name for panel in panels if panel.marks.unwatched]
+    return f" The fall began before these rules could ring: {few(names, NAMED)}." if names else ""
