@@ -19,7 +19,7 @@ from bench.crowd import EXPERIMENT, Size, ensure
 from bench.measure import Latency, Peer, Sample, answered
 from sorl.analysis.runs import runs as runs_of
 from sorl.app import theme
-from sorl.app.curve_data import Chosen, Window, onsets, panel
+from sorl.app.curve_data import Chosen, Drawing, Window, onsets, panel
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.maps import ACROSS, Measure, colour_scale, heat
@@ -213,7 +213,7 @@ def overlay(crowd: Crowd, metric: str, arms: int | None, ends: tuple[int, int]) 
 
     def ask() -> Any:
         view = Chosen(chosen, "step", [0] * len(chosen), Window.over(*ends, len(chosen)))
-        drawn = panel(crowd.store, view, crowd.known, metric, bands=False)
+        drawn = panel(crowd.store, view, crowd.known, metric, Drawing(bands=False))
         return curves(
             [drawn], {a: styles[a] for a in names}, theme.LIGHT, AXES["step"], onsets=onsets(view)
         ).to_json()

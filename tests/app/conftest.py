@@ -182,7 +182,8 @@ def assert_figure_literal(found: Any) -> None:
 
 def write_queued(runs: Path, experiment: str) -> None:
     folder = write_experiment(runs, experiment) / "queued"
-    write_status(folder, status="queued", outcome=None, steps=None, ended_at=None, started_at=None)
+    nothing = dict.fromkeys(["outcome", "steps", "started_at", "ended_at", "seconds"])
+    write_status(folder, status="queued", **nothing)
 
 
 @pytest.fixture(autouse=True)

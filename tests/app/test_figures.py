@@ -16,7 +16,7 @@ from sorl.analysis.survival import curve
 from sorl.app.curve_data import Window, alarm_leads, banded, lone
 from sorl.app.figures import runs as of_runs
 from sorl.app.figures.common import AXES, KINDS
-from sorl.app.figures.curves import GROUPS, Panel, _stacked, chart, curves
+from sorl.app.figures.curves import GROUPS, Marks, Panel, Threshold, _stacked, chart, curves, single_out
 from sorl.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
 from sorl.app.store import Diagnostics
 from sorl.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
@@ -90,7 +90,8 @@ def test_many_numbers_are_a_colour_scale_few_a_legend_and_too_many_groups_have_n
 
 MARK = pd.DataFrame({"arm": ["ppo"], "run_id": ["ppo-0"], "x": [4.0]})
 ALARM = MARK.assign(value=40.0, message="grad_norm_max is 40")
-MARKED: dict[str, Any] = {"thresholds": [("ppo", 20.0), (None, 30.0)], "alarms": ALARM, "broken": MARK}
+RULES = Marks([Threshold("ppo", 20.0), Threshold(None, 30.0)], ALARM)
+MARKED: dict[str, Any] = {"marks": RULES, "broken": MARK}
 
 
 def points(seeds: int = 3, steps: int = 12) -> pd.DataFrame:
@@ -184,9 +185,56 @@ def test_a_few_far_values_are_cut_marked_and_told_and_a_linear_scale_shows_them_
     assert -2 < low < 0 < 0.2 < high < 2
     (mark,) = marks(figure, symbol="arrow-bar-down")
     assert (list(mark.x), list(mark.customdata)) == ([5.0], ["-3000"])
-    assert any("1 point beyond the axis, to -3,000" in t for t in texts(figure))
+    assert "beyond the axis: ppo 1 point, to -3,000" in texts(figure)
     assert drawn(panel(banded(data)), scale="linear").layout.yaxis.range is None
     assert drawn(panel(banded(points()))).layout.yaxis.range is None
+
+
+def test_a_threshold_is_drawn_from_where_its_rule_can_ring_and_not_at_all_where_it_never_can() -> None:
+    rules = Marks([Threshold("ppo", 20.0, 7.0), Threshold("st-ppo", 30.0, 99.0), Threshold(None, 40.0)])
+    figure = checked(drawn(panel(banded(points()), marks=rules)))
+    found = [(list(t.x), t.y[0]) for t in figure.data if t.line.dash == "2px,3px"]
+    assert found == [([7, 11], 20.0), ([0, 11], 40.0)]
+
+
+def test_points_beyond_the_axis_are_told_arm_by_arm_so_that_no_click_in_the_legend_makes_it_false() -> None:
+    data = points().assign(low=0.0, mean=0.1, high=0.2)
+    data.loc[5, ["low", "mean"]] = -3000.0
+    data.loc[40:41, "high"] = 700.0
+    words = "beyond the axis: ppo 1 point, to -3,000; st-ppo 2 points, to 700"
+    assert words in texts(drawn(panel(banded(data))))
+    panes = texts(drawn(panel(banded(data)), by_arm=True))
+    assert "beyond the axis: ppo 1 point, to -3,000" in panes
+    assert "beyond the axis: st-ppo 2 points, to 700" in panes
+
+
+def test_an_arm_alone_keeps_the_entries_of_the_legend_and_hides_all_else_of_the_others() -> None:
+    figure = drawn(panel(banded(points()), **MARKED), onsets=MARK)
+    single_out(figure, "st-ppo")
+    assert {t.visible for t in figure.data if t.legendgroup == "st-ppo"} == {None}
+    assert [t.visible for t in figure.data if t.name == "ppo"] == ["legendonly"]
+    assert {t.visible for t in figure.data if t.legendgroup == "ppo" and not t.showlegend} == {False}
+
+
+def test_what_was_measured_stands_pale_behind_a_smoothed_line() -> None:
+    data = banded(points())
+    smooth = data.assign(middle=0.5)
+    figure = checked(drawn(panel(smooth, unsmoothed=data)))
+    pale = [t for t in figure.data if t.opacity == 0.4]
+    assert [list(t.y) for t in pale] == [part.tolist() for _, part in data.groupby("arm")["middle"]]
+    assert set(line_of(figure, "ppo").y) == {0.5}
+
+
+def test_no_line_is_drawn_over_a_step_at_which_a_seed_has_no_number() -> None:
+    data = points()
+    data.loc[data["bucket"].eq(5) & data["run"].eq(0), ["mean", "low", "high"]] = math.nan
+    band = banded(data)
+    figure = checked(drawn(panel(band, seeds=lone(data, band))))
+    line = next(t for t in figure.data if t.text is not None and t.legendgroup == "ppo")
+    assert math.isnan(line.y[5])
+    assert 5 not in line.x[~np.isnan(line.y)]
+    thin = next(t for t in figure.data if t.opacity == 0.6 and t.line.width == 0.9)
+    assert thin.mode == "lines+markers", "a seed that is alone at one step is a dot"
 
 
 def test_by_arm_each_diagnostic_has_a_pane_an_arm_on_one_scale_and_every_pane_its_ticks() -> None:
@@ -709,7 +757,7 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
             assert_figure_literal(chart(frame, x, y, colour, mark, dict.fromkeys(frame, (text, text)), LIGHT))
     mark = ALARM.assign(arm=text, run_id=text, message=text)
     data = points().replace({"arm": {"ppo": text}})
-    one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)
+    one = Panel(text, text, text, data, Marks([Threshold(text, 1.0)], mark), mark, unsmoothed=data)
     both = [one, Panel(text, text, text, banded(data))]
     shade = colour_scale(text, cells()["value"])
     part = Heat(text, cells(), [(1.0, text)])

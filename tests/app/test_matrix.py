@@ -9,7 +9,7 @@ import pytest
 
 from sorl.app.figures.matrix import MOST, ROW, TALL, layout, matrix, parts
 from sorl.app.text import visible
-from sorl.app.theme import LIGHT
+from sorl.app.theme import LIGHT, styles
 from sorl.store.notes import Notes
 from tests.app.conftest import HOSTILE, Read
 
@@ -120,7 +120,7 @@ def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -
 
 def test_a_cell_writes_best_and_last_value_and_a_falling_one_is_told_apart_without_colour() -> None:
     frame = runs(("ppo", "ppo"), seeds=2, outcome=["collapsed", "falling"], collapse_step=[5, None])
-    frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125], max_success=0.8)
+    frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125], peak_success=0.8)
     drawn = draw(frame, address=lambda run: f"run?run={run}")
     words = drawn.words("text")
     wanted = {
@@ -128,8 +128,8 @@ def test_a_cell_writes_best_and_last_value_and_a_falling_one_is_told_apart_witho
         "after step 5",
         "falling",
         "after step 7",
-        "max 0.80, last 0.00",
-        "max 0.80, last 0.12",
+        "peak 0.80, last 0.00",
+        "peak 0.80, last 0.12",
     }
     assert wanted <= set(words)
     assert [cell.get("stroke-dasharray") for cell in drawn.all("rect") if "rx" in cell] == [None, "5 3"]
@@ -139,6 +139,19 @@ def test_a_cell_writes_best_and_last_value_and_a_falling_one_is_told_apart_witho
     assert "Enter" not in "".join(draw(frame).words("title")), "a report's cells open nothing"
     live = draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running", slump=9.0))
     assert {"falling", "since step 9"} <= set(live.words("text"))
+
+
+def test_arms_of_one_algorithm_have_the_colour_and_dash_that_they_have_on_other_screens() -> None:
+    frame = runs(("ppo", "ppo"), ("ppo, on-policy", "ppo"), seeds=1)
+    curves = pd.DataFrame({"run_id": list(frame["run_id"]) * 2, "x": [0, 0, 1, 1], "mean": 0.5, "last": 1})
+    curves = curves.sort_values("run_id", kind="stable")
+    picture = Read(matrix(layout(frame), curves, LIGHT))
+    paths = [(path["stroke"], path.get("stroke-dasharray", "")) for path in picture.all("path")]
+    looks = styles([("ppo", "ppo"), ("ppo, on-policy", "ppo")], LIGHT)
+    assert [stroke for stroke, _ in paths] == [look.colour for look in looks.values()]
+    assert [bool(dash) for _, dash in paths] == [look.dash != "solid" for look in looks.values()]
+    rows = [mark["fill"] for mark in picture.all("rect") if "rx" not in mark]
+    assert rows == [look.colour for look in looks.values()]
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 5, 8])

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.analysis.runs import outcomes
 from sorl.app.experiments import differing, settings_of_runs
 from sorl.app.run_search import find_runs
 from sorl.app.screens.overview import reason, rows, worst
@@ -25,7 +26,8 @@ from sorl.spec.files import lock_file
 from sorl.store import notes
 from sorl.store.notes import Notes, read, write
 from sorl.store.reader import Reader
-from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
+from sorl.store.sync import sync
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal, press, write_queued
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 
 
@@ -272,6 +274,10 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
         assert said(11).startswith("None of the known causes fits.")
 
 
+def tags_box(app: Visit) -> Any:
+    return next(box for box in app.text_input if box.label.startswith("Tags"))
+
+
 def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_screen: Open) -> None:
     app = open_screen("overview", mine)
     first = sorted(runs_of(app))[0]
@@ -286,8 +292,8 @@ def test_picked_runs_are_in_the_address_compared_and_annotated(mine: Path, open_
     app = open_screen("overview", mine, picked=[first])
     assert "What differs" not in app.source
     app.text_area[0].set_value(f"It fell. {HOSTILE[0]}")
-    app.text_input[-1].set_value("keep, keep, late")
-    app.button[-1].click().run()
+    tags_box(app).set_value("keep, keep, late")
+    press(app, "Save")
     assert read(mine, "demo", first) == Notes(f"It fell. {HOSTILE[0]}", ("keep", "late"), False)
     again = open_screen("overview", mine)
     assert again.drawings[0].count("✎") == 1
@@ -348,7 +354,7 @@ def test_notes_that_cannot_be_kept_are_a_sentence(mine: Path, open_screen: Open,
     app = open_screen("overview", mine, picked=[run])
     shutil.rmtree(mine / "demo" / run)
     app.text_area[0].set_value("too late")
-    app.button[-1].click().run()
+    press(app, "Save")
     assert (
         f"cannot keep notes of &#x27;{run}&#x27;" in app.source
         or f"cannot keep notes of '{run}'" in app.source
@@ -372,3 +378,31 @@ def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open
         assert "Tell me in this browser when a run falls" in app.source
     write_status(folder, status="finished", outcome="healthy")
     assert "Falling now" not in open_screen("overview", tmp_path).source
+
+
+def test_a_queued_run_has_no_duration_and_a_running_one_the_time_of_its_steps(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "demo", "running", shape=SMALL, status="running")
+    write_queued(tmp_path, "demo")
+    with lock_file(folder / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sync(tmp_path)
+    reader = Reader(tmp_path)
+    seconds = outcomes(reader, "demo").set_index("run_id")["seconds"]
+    spent = reader.query("SELECT sum(seconds_total + seconds_record) AS s FROM step")["s"].item()
+    assert seconds["running"] == pytest.approx(spent)
+    assert pd.isna(seconds["queued"])
+
+
+def test_a_duration_that_is_not_known_is_a_dash(tmp_path: Path, open_screen: Open) -> None:
+    write_run(tmp_path, "demo", "done", shape=SMALL)
+    write_queued(tmp_path, "demo")
+    table = open_screen("overview", tmp_path).dataframe[0].value
+    assert sorted(table["duration"]) == ["1 min 0 s", "–"]
+
+
+def test_the_peak_of_a_cell_is_that_of_the_tables(tmp_path: Path, open_screen: Open) -> None:
+    write_run(tmp_path, "demo", "done", shape=SMALL)
+    app = open_screen("overview", tmp_path)
+    peak = app.dataframe[0].value["peak"].item()
+    assert f"peak {peak:.2f}, last" in app.drawings[0]
+    assert "peak: its highest median of five steps" in app.source

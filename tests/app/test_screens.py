@@ -23,15 +23,17 @@ from hypothesis import strategies as st
 from sorl.analysis import compare
 from sorl.analysis.runs import runs as runs_of
 from sorl.app import page, store
-from sorl.app.curve_data import Window, first_warning
+from sorl.app.curve_data import Window
 from sorl.app.experiments import choices_of, default_arms, differing, seeds_of
 from sorl.app.export import file_name
 from sorl.app.figures.common import AXES
 from sorl.app.figures.maps import Measure
 from sorl.app.page import SCREENS, TITLES, tab_title
-from sorl.app.screens import collapse
-from sorl.app.screens.compare import against, default_metrics, differences, regrouped
+from sorl.app.screens.compare import default_metrics, differences, regrouped
 from sorl.app.screens.turns import Cell, Turns, headline
+from sorl.app.sentences import collapse
+from sorl.app.sentences.collapse import first_warning
+from sorl.app.sentences.compare import against
 from sorl.app.text import apart, html_text
 from sorl.app.text import number as written
 from sorl.app.theme import LIGHT
@@ -407,18 +409,18 @@ def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is
 
 def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up() -> None:
     rang = alarms(("kl_k3", 3, 3, 1.0), ("chi2", 2, 0, 9.0))
-    assert first_warning(rang.assign(false_alarms=2)).startswith(
+    assert first_warning(rang.assign(false_alarms=2), 3).startswith(
         "No alarm told them apart: kl_k3 went off before the"
     )
-    assert first_warning(rang).startswith(
+    assert first_warning(rang, 3).startswith(
         "No alarm tells them apart beyond chance. The nearest, kl_k3, went off before the onset in 3 of 3"
         " runs that collapsed (median lead 1 step), and in 1 of 2 that did not (p = "
     )
-    shown = first_warning(rang.assign(collapsed=10, before=[9, 2], steady=10, false_alarms=[0, 1]))
+    shown = first_warning(rang.assign(collapsed=10, before=[9, 2], steady=10, false_alarms=[0, 1]), 10)
     assert shown.startswith("kl_k3 told them apart: it went off before the onset in 9 of 10 runs")
     assert shown.endswith("and in 0 of 10 that did not (p < 0.001).")
-    assert "nothing says that it would be silent" in first_warning(rang.assign(steady=0, false_alarms=0))
-    assert first_warning(rang.assign(before=0)) == "No alarm went off before an onset."
+    assert "nothing says that it would be silent" in first_warning(rang.assign(steady=0, false_alarms=0), 3)
+    assert first_warning(rang.assign(before=0), 3) == "No alarm went off before an onset."
 
 
 def config(algorithm: str, lr: float, **more: Any) -> str:
@@ -471,6 +473,101 @@ def test_runs_are_grouped_and_filtered_by_any_setting() -> None:
     assert list(regrouped(every, settings, "lr")["arm"]) == ["lr = 9.0", "lr = 10.0", "lr not set"]
     assert list(regrouped(every, settings, "arm", [("lr", "9.0"), ("lr", "")])["run_id"]) == ["r1", "r2"]
     assert list(regrouped(every, settings, "arm", [("lr", "9.0"), ("seed", "1")])["run_id"]) == []
+
+
+def test_every_value_of_a_setting_is_drawn_up_to_a_limit_and_what_is_left_out_is_said(
+    searched: Path, open_screen: Open
+) -> None:
+    app = open_screen("compare", searched, group="learn.policy.lr")
+    assert app.value("arm") == [f"learn.policy.lr = {rate}" for rate in (0.1, 0.2, 0.4)]
+    assert "left out:" not in app.source
+    app.multiselect(key="arm").set_value(["learn.policy.lr = 0.1"]).run()
+    assert "1 of 3 values of learn.policy.lr are drawn; left out: 0.2, 0.4." in app.source
+
+
+def test_runs_grouped_by_a_setting_are_told_apart_where_they_are_opened(
+    searched: Path, open_screen: Open
+) -> None:
+    source = open_screen("compare", searched, group="learn.policy.lr").source
+    names = re.findall(r'<a href="run\?[^"]*">([^<]*)</a>', source)
+    assert len(set(names)) == len(names) == 12
+
+
+def test_a_setting_that_all_runs_share_is_said_to_form_no_groups(open_screen: Open) -> None:
+    app = open_screen("compare", group="learn.episodes")
+    assert "learn.episodes is 1000 in all 8 runs, so it forms no groups." in app.source
+    assert "The same in all 8 runs, so not in this list: learn.policy.lr is" in app.source
+
+
+def test_an_old_link_smooths_and_says_over_which_steps(open_screen: Open) -> None:
+    app = open_screen("compare", metric=["step.success"], seeds="single", smooth="5")
+    assert "the mean of itself, the 2 steps before it and the 2 after it" in app.source
+    assert "Pale: what was measured." in app.source
+    assert "Smoothed" not in open_screen("compare", metric=["step.success"]).source
+
+
+def test_an_arm_that_a_link_shows_alone_stays_alone(open_screen: Open) -> None:
+    app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.success"], only="st-ppo")
+    hidden = {t["name"] for t in app.figures[0]["data"] if t.get("visible") == "legendonly"}
+    assert hidden == {"ppo"}
+    assert app.value("only") == "st-ppo"
+    app = open_screen("compare", arm=["ppo"], only="<b>x</b>")
+    assert html_text("only = '<b>x</b>'") in app.source
+
+
+def test_a_chosen_number_of_panels_stands_in_a_row(open_screen: Open) -> None:
+    metrics = ["step.success", "step.entropy", "step.grad_norm_max"]
+    for columns in ("1", "3"):
+        (figure,) = open_screen("compare", metric=metrics, columns=columns).figures
+        lefts = {figure["layout"][axis]["domain"][0] for axis in ("xaxis", "xaxis2", "xaxis3")}
+        assert len(lefts) == int(columns)
+
+
+def test_nothing_is_claimed_of_fewer_than_three_runs_that_fell(open_screen: Open) -> None:
+    source = open_screen("compare", arm=["ppo", "st-ppo"]).source
+    assert "2 runs fell and 2 did not: nothing is claimed from fewer than 3 of each." in source
+
+
+def test_what_sets_the_runs_that_fell_apart_is_ranked_with_links_that_draw_it(
+    searched: Path, open_screen: Open
+) -> None:
+    arms = [name for name, *_ in region_arms()]
+    source = open_screen("compare", searched, arm=arms).source
+    assert "4 runs fell and 8 did not." in source
+    assert "4 of 4" in source
+    drawn = re.findall(r'<a href="compare\?([^"]*)">draw it</a>', source)
+    assert 1 <= len(drawn) <= 10
+    for where in drawn:
+        (metric,) = parse_qs(where.replace("&amp;", "&"))["metric"]
+        assert metric.startswith("step.")
+        assert "seconds" not in metric
+
+
+def test_figures_of_collapse_are_saved_with_the_key_that_stands_below_them(open_screen: Open) -> None:
+    source = Read(open_screen("collapse").source)
+    captions = {e["data-figure"]: e["data-caption"] for e in source.all("div") if "data-caption" in e}
+    assert re.search(r"Alarms: a \w+", captions["timeline"])
+    assert "the tick is the median" in captions["leads"]
+    assert "A step down is the onset" in captions["survival"]
+
+
+@pytest.mark.parametrize("screen", ["compare", "collapse", "run"])
+def test_a_mark_that_is_explained_below_a_figure_is_explained_in_its_saved_picture(
+    screen: str, open_screen: Open
+) -> None:
+    page_text = Read(open_screen(screen).source)
+    captions = "".join(e["data-caption"] for e in page_text.all("div") if "data-caption" in e)
+    explained = set("▼△✕") & set("".join(page_text.words("p")))
+    assert explained <= set(captions)
+
+
+def test_a_fall_before_the_rule_can_ring_is_said_with_the_alarms() -> None:
+    none = pd.DataFrame()
+    assert first_warning(none, 3) == "No alarm went off before an onset."
+    assert first_warning(none, 3, {"grad_norm_max": ["a", "b"]}).endswith(
+        "The fall began before this rule, which compares a run with its own first points, could ring:"
+        " grad_norm_max in 2 of 3."
+    )
 
 
 def test_a_baseline_is_compared_by_the_end_of_the_runs() -> None:

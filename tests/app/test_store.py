@@ -21,6 +21,7 @@ from sorl.app import store as module
 from sorl.app.curve_data import (
     CLOCKS,
     Chosen,
+    Drawing,
     Window,
     banded,
     carried,
@@ -353,12 +354,12 @@ def test_in_a_part_after_its_end_a_stopped_run_has_its_last_value_and_any_other_
 def test_a_baseline_is_taken_off_at_the_same_step_and_said_in_the_unit(store: Store) -> None:
     chosen = Chosen(RUNS, "step", [0, 0], Window(0, 19, 1))
     known = dictionary(store)
-    plain = panel(store, chosen, known, "step.grad_norm_max", bands=True)
-    less = panel(store, chosen, known, "step.grad_norm_max", bands=True, baseline="st-ppo")
+    plain = panel(store, chosen, known, "step.grad_norm_max", Drawing(bands=True))
+    less = panel(store, chosen, known, "step.grad_norm_max", Drawing(bands=True, baseline="st-ppo"))
     lines, differences = (p.data.set_index(["arm", "bucket"])["middle"].unstack(0) for p in (plain, less))
     np.testing.assert_allclose(differences["ppo"], lines["ppo"] - lines["st-ppo"])
     assert (differences["st-ppo"] == 0).all()
-    assert (less.unit, less.thresholds, less.alarms) == (f"{plain.unit}, minus st-ppo", [], None)
+    assert (less.unit, less.marks.thresholds, less.marks.alarms) == (f"{plain.unit}, minus st-ppo", (), None)
     left = curve_data.minus(seeds(3), banded(seeds(2)), "ppo")
     assert left["bucket"].tolist() == [0, 1], "only where the baseline has a line"
     saved = curve_data.drawn([plain])
@@ -392,7 +393,6 @@ def test_null_and_nan_are_told_apart(store: Store) -> None:
 def test_buckets_widen_with_the_number_of_lines_and_a_spike_calls_for_a_log_axis() -> None:
     assert [Window.over(0, last, 5).width for last in (99, 239, 240, 1_919, 9_999)] == [1, 1, 2, 8, 42]
     assert [Window.over(0, last, 1_000).width for last in (59, 60, 479, 480, 9_999)] == [1, 2, 8, 9, 167]
-    assert Window.over(0, 99, 5, least=20).width == 20
     for values, wide in (
         ([0.2, 0.3, 647.0], True),
         ([0.0, 0.3, 647.0], False),
@@ -430,9 +430,9 @@ def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_po
     for bucket, (step, value) in enumerate(zip(found["step"], found["value"], strict=True)):
         part = values.iloc[bucket * 4 : bucket * 4 + 4]
         assert (step, value) == ((part.idxmin(), part.min()) if lowest else (part.idxmax(), part.max()))
-    for points, wanted in ((5, [values[:5].median()]), (51, [])):
-        found = store.query("baseline", runs=["a"], points=points, column="grad_norm_max")
-        assert found["baseline"].tolist() == wanted
+    starts = {n: store.query("baseline", runs=["a"], points=n, column="grad_norm_max") for n in (5, 51)}
+    assert starts[5][["baseline", "ready"]].to_numpy().tolist() == [[values[:5].median(), 5]]
+    assert starts[51][["baseline", "ready"]].isna().all(axis=None), "too few points for a baseline"
 
 
 def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store) -> None:

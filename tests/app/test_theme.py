@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sorl.app
 from sorl.algorithms import ALGORITHMS
-from sorl.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, mixed, position, styles, tint
+from sorl.app.theme import DARK, LIGHT, MARKS, Palette, Style, colour, contrast, mixed, position, styles, tint
 from sorl.spec import OUTCOMES
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
@@ -130,14 +130,21 @@ def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:
     assert np.ptp([np.arctan2(*oklab(s.colour)[:0:-1]) for s in found.values()]) < 0.2
 
 
-def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash() -> None:
+def test_an_arm_looks_the_same_whatever_else_is_drawn() -> None:
     arms = [("ppo", "ppo"), ("ppo, on-policy", "ppo"), ("grpo, on-policy", "grpo")]
     among_all = styles(arms, LIGHT)
-    chosen = styles(arms, LIGHT, drawn=["ppo, on-policy", "grpo, on-policy"])
-    assert list(chosen) == ["ppo, on-policy", "grpo, on-policy"]
-    assert (among_all["ppo"].dash, among_all["ppo"].colour) == ("solid", LIGHT.algorithms["ppo"])
-    assert chosen["ppo, on-policy"].colour == LIGHT.algorithms["ppo"] != among_all["ppo, on-policy"].colour
-    assert chosen["ppo, on-policy"].dash == among_all["ppo, on-policy"].dash != "solid"
+    for arm, _ in arms:
+        assert styles(arms, LIGHT, drawn=[arm]) == {arm: among_all[arm]}
+    assert among_all["ppo"] == Style(LIGHT.algorithms["ppo"], "solid", "circle")
+    assert among_all["ppo, on-policy"].colour != LIGHT.algorithms["ppo"]
+
+
+def test_of_an_algorithm_with_more_arms_than_shades_the_first_drawn_has_its_colour() -> None:
+    arms = [(f"ppo {i}", "ppo") for i in range(9)]
+    among_all = styles(arms, LIGHT)
+    chosen = styles(arms, LIGHT, drawn=["ppo 7"])
+    assert chosen["ppo 7"].colour == LIGHT.algorithms["ppo"]
+    assert chosen["ppo 7"].dash == among_all["ppo 7"].dash != "solid"
 
 
 def test_the_app_listens_on_this_machine_only_tells_nobody_and_a_look_at_the_database_is_cheap() -> None:

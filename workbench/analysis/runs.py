@@ -21,14 +21,17 @@ KEPT = "learned and kept it"
 _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, onset_low, onset_high,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
-           forked_at, greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps, seconds,
-           first_success, last_success, max_success, last_low, last_high,
+           forked_at, greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps,
+           CASE WHEN status = 'running' THEN spent ELSE seconds END AS seconds,
+           first_success, last_success, last_low, last_high,
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
            TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless
     FROM run
     LEFT JOIN (
         SELECT run_id, max(step) + 1 AS steps, avg(success) FILTER (step < 5) AS first_success,
-               arg_max(success, step) AS last_success, max(success) FILTER (isfinite(success)) AS max_success,
+               arg_max(success, step) AS last_success,
+               sum(coalesce(seconds_total, 0) + coalesce(seconds_record, 0))
+                   FILTER (seconds_total IS NOT NULL) AS spent,
                max(step) FILTER (isfinite(success) AND success < peak_success / 2) AS last_low,
                max(step) FILTER (isfinite(success) AND success >= peak_success / 2) AS last_high
         FROM step LEFT JOIN (SELECT run_id, peak_success FROM run) USING (run_id) GROUP BY run_id

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from sorl.app.figures.curves import Panel
+from sorl.app.figures.curves import Marks, Panel, Threshold
+from sorl.app.smoothing import UNSMOOTHED, Smoothing, smooth
 from sorl.app.store import Diagnostics, Store
 from sorl.diagnosis.standing import counted, from_onset
 
@@ -37,13 +38,11 @@ class Window(NamedTuple):
     width: int
 
     @classmethod
-    def over(cls, first: int, last: int, lines: int = 1, least: int = 1, most: int = 240) -> Self:
-        """Choose buckets of at least `least` steps, at most `most` to a line and fewer where `lines` are
-        many.
-        """
+    def over(cls, first: int, last: int, lines: int = 1, most: int = 240) -> Self:
+        """Choose buckets of as few steps as leave at most `most` to a line, fewer where `lines` are many."""
         # 60,000 a panel are drawn without a pause; 24 are a curve
         points = min(most, max(24, 60_000 // max(lines, 1)))
-        return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
+        return cls(first, last, max(1, math.ceil((last - first + 1) / points)))
 
 
 def ended(run: Row) -> str:
@@ -168,16 +167,16 @@ class Chosen:
         return found[found["x"].between(self.window.first, self.window.last)]
 
     def points(self, store: Store, table: str, column: str) -> pd.DataFrame:
-        """Return a row per run and bucket of a column: arm, run_id, seed, x (middle step or clock), mean,
-        low, high.
+        """Return a row per run and bucket of a column: arm, run_id, seed, x (mean of its measured steps, or
+        the clock), mean, low, high.
         """
         window = self.window
         where = {"runs": self.ids, "origins": self.origins, "first": window.first, "width": window.width}
         found = self.named(store.query("series", **where, last=window.last, column=column, table=table))
         if self.axis in CLOCKS:
             clock = store.query("clock", **where, column=CLOCKS[self.axis])
-            return found.merge(clock, on=["run", "bucket"], how="inner")
-        return found.assign(x=window.first + found["bucket"] * window.width + (window.width - 1) / 2)
+            return found.drop(columns="x").merge(clock, on=["run", "bucket"], how="inner")
+        return found
 
     def whole(
         self, store: Store, points: pd.DataFrame, table: str, name: str
@@ -212,6 +211,7 @@ def carried(points: pd.DataFrame, ended: Collection[int]) -> pd.DataFrame:
     """
     ends = points.groupby("arm")["bucket"].max()
     last = points[points["run"].isin(ended)].sort_values("bucket").groupby("run").tail(1)
+    last = last.dropna(subset=["mean"])
     if last.empty:
         return points
     later = [range(b + 1, ends[arm] + 1) for arm, b in zip(last["arm"], last["bucket"], strict=True)]
@@ -222,31 +222,37 @@ def carried(points: pd.DataFrame, ended: Collection[int]) -> pd.DataFrame:
 
 def banded(points: pd.DataFrame, partial: Collection[str] = ()) -> pd.DataFrame:
     """Return mean x, interquartile mean, interval, extremes and n by arm and bucket, where it has all its
-    seeds.
+    seeds; `piece` counts the gaps, where some seed has no number.
 
     Of the `partial` arms a run is missing from `points`.
     """
     from sorl.analysis.stats import bands
 
     where = points.groupby(["arm", "bucket"], as_index=False, sort=False)["x"].mean()
-    found = (
-        bands(points)
-        .merge(where, on=["arm", "bucket"], how="left")
-        .sort_values(["arm", "x"], ignore_index=True)
-    )
+    every = where.merge(bands(points), on=["arm", "bucket"], how="left").sort_values(["arm", "bucket"])
     seeds = points.groupby("arm")["run"].nunique()
-    return found[(found["n"] == found["arm"].map(seeds)) & ~found["arm"].isin(partial)].reset_index(drop=True)
+    is_whole = (every["n"] == every["arm"].map(seeds)) & ~every["arm"].isin(partial)
+    every["piece"] = (~is_whole).groupby(every["arm"]).cumsum()
+    lines = every[is_whole].astype({"n": int})
+    return lines.sort_values(["arm", "x"], ignore_index=True)
 
 
 def lone(points: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """Return the points that are drawn seed by seed: of arms without an interval, and where an arm has no
-    line.
+    line; `piece` counts the points of the line before, over which no seed is joined.
     """
     from sorl.analysis.stats import SPREAD
 
     recorded = points.dropna(subset=["x"])
-    drawn = pd.MultiIndex.from_frame(bands.loc[bands["n"] >= SPREAD, ["arm", "bucket"]])
-    return recorded[~pd.MultiIndex.from_frame(recorded[["arm", "bucket"]]).isin(drawn)]
+    wide = bands.loc[bands["n"] >= SPREAD, ["arm", "bucket"]]
+    alone = recorded[
+        ~pd.MultiIndex.from_frame(recorded[["arm", "bucket"]]).isin(pd.MultiIndex.from_frame(wide))
+    ]
+    buckets = {arm: np.sort(part.to_numpy()) for arm, part in wide.groupby("arm")["bucket"]}
+    piece = pd.Series(0, index=alone.index)
+    for arm, part in alone.groupby("arm")["bucket"]:
+        piece[part.index] = np.searchsorted(buckets.get(arm, np.empty(0)), part)
+    return alone.assign(piece=piece)
 
 
 def minus(points: pd.DataFrame, bands: pd.DataFrame, arm: str) -> pd.DataFrame:
@@ -255,55 +261,114 @@ def minus(points: pd.DataFrame, bands: pd.DataFrame, arm: str) -> pd.DataFrame:
     return points.assign(**{name: points[name] - less for name in ("mean", "low", "high")})[less.notna()]
 
 
-def panel(
-    store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, bands: bool, baseline: str | None = None
-) -> Panel:
+class _Lines(NamedTuple):
+    """What a panel draws: points by arm or by run, and the seeds that stand alone beside arms."""
+
+    data: pd.DataFrame
+    seeds: pd.DataFrame | None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How the points of a panel become lines."""
+
+    bands: bool  # lines of arms, not of runs
+    baseline: str | None = None  # the arm whose line is taken off
+    smoothing: Smoothing = UNSMOOTHED
+
+
+def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, drawing: Drawing) -> Panel:
     """Return one diagnostic of the chosen runs, as bands over seeds or run by run, with its thresholds and
     alarms.
 
-    With `baseline` it is instead the differences to the line of that arm at the same step.
+    With a baseline it is instead the differences to the line of that arm at the same step.
     """
     row = known.rows[metric]
     unit, definition = known.words(metric)
-    table, name, value, points = (
-        row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points")
-    )
-    thresholds: list[tuple[str | None, float]] = []
-    alarms = None
-    judged = table == "step" and baseline is None
+    table = row["table_name"]
+    baseline = drawing.baseline
     with store.reader.together():
-        found = chosen.points(store, table, name)
-        if judged and value is not None and points is None:
-            thresholds = [(None, float(value))]
-        elif judged and value is not None:  # of each arm the median over its runs
-            starts = chosen.named(store.query("baseline", runs=chosen.ids, points=points, column=name))
-            usual = starts[starts["baseline"] > 0].groupby("arm", sort=False)["baseline"].median()
-            thresholds = [(str(arm), float(value * base)) for arm, base in usual.items()]
-        if judged and chosen.axis not in CLOCKS:
-            events = store.query("events", runs=chosen.ids, origins=chosen.origins)
-            alarms = chosen.named(
-                chosen.inside(events[(events["kind"] == "alarm") & (events["diagnostic"] == name)])
-            )
-        finite = found if found["mean"].notna().all() else found.dropna(subset=["mean"])
-        whole, partial = (
-            chosen.whole(store, finite, table, name) if bands or baseline is not None else (finite, [])
-        )
+        found = chosen.points(store, table, row["name"])
+        marks = _marks(store, chosen, row, found) if table == "step" and baseline is None else Marks()
+        smoothed = smooth(found, drawing.smoothing, chosen.window.width)
+        lines = _lines(store, chosen, row, smoothed, drawing)
+        raw = None if smoothed is found else _lines(store, chosen, row, found, drawing)
     if baseline is not None:
-        lines = banded(whole, partial)
-        finite = minus(finite, lines, baseline)
-        whole = minus(whole, lines, baseline)
         unit = f"{unit}, minus {baseline}".lstrip(", ")
-    data = banded(whole, partial) if bands else finite
     return Panel(
         known.label(metric),
         unit,
         _MEANS.get(table, "") + definition,
-        data,
-        thresholds,
-        alarms,
+        lines.data,
+        marks,
         found[found["non_finite"] > 0],
-        lone(finite, data) if bands else None,
+        lines.seeds,
+        raw.data if raw is not None else None,
     )
+
+
+def _lines(store: Store, chosen: Chosen, row: Row, points: pd.DataFrame, drawing: Drawing) -> _Lines:
+    """Make points into the lines of a panel; what is NaN or Inf leaves a gap."""
+    whole = points
+    partial: list[str] = []
+    if drawing.bands or drawing.baseline is not None:
+        whole, partial = chosen.whole(store, points, row["table_name"], row["name"])
+    if drawing.baseline is not None:
+        line = banded(whole, partial)
+        points = minus(points, line, drawing.baseline)
+        whole = minus(whole, line, drawing.baseline)
+    if not drawing.bands:
+        return _Lines(points, None)
+    data = banded(whole, partial)
+    return _Lines(data, lone(points, data))
+
+
+def _marks(store: Store, chosen: Chosen, row: Row, found: pd.DataFrame) -> Marks:
+    """Return thresholds and alarms of a column of `step`, and the runs that fell before it could ring."""
+    value = row["alarm_value"]
+    points = row["alarm_baseline_points"]
+    alarms = None
+    if chosen.axis not in CLOCKS:
+        events = store.query("events", runs=chosen.ids, origins=chosen.origins)
+        mine = events[(events["kind"] == "alarm") & (events["diagnostic"] == row["name"])]
+        alarms = chosen.named(chosen.inside(mine))
+    if value is None:
+        return Marks((), alarms)
+    if points is None:
+        return Marks((Threshold(None, float(value)),), alarms)
+    starts = chosen.named(store.query("baseline", runs=chosen.ids, points=points, column=row["name"]))
+    early = fell_unwatched(starts, onset_of(chosen.runs).to_numpy())
+    starts = starts[(starts["baseline"] > 0) & starts["ready"].notna()]
+    starts = starts.assign(first=_places_of(chosen, starts, found))
+    thresholds = [
+        Threshold(str(arm), float(value * mine["baseline"].median()), float(mine["first"].max()))
+        for arm, mine in starts.groupby("arm", sort=False)
+    ]
+    return Marks(thresholds, alarms, early, int(points))
+
+
+def fell_unwatched(starts: pd.DataFrame, onsets: np.ndarray) -> list[str]:
+    """Return the runs that began to fall before a rule on their own first points could warn of it.
+
+    `starts` answers `baseline`; `onsets` has the onset of every chosen run, NaN of one that stood. A warning
+    comes at least a step before the onset.
+    """
+    onset = onsets[starts["run"].to_numpy(int)]
+    watched = (starts["ready"].to_numpy(float) < onset) & (starts["baseline"].to_numpy(float) > 0)
+    return list(starts.loc[~np.isnan(onset) & ~watched, "run_id"])
+
+
+def _places_of(chosen: Chosen, starts: pd.DataFrame, found: pd.DataFrame) -> list[float]:
+    """Return the x from which the rule of each of these runs can ring."""
+    steps = starts["ready"] - np.array(chosen.origins)[starts["run"].to_numpy(int)]
+    if chosen.axis not in CLOCKS:
+        return list(steps.astype(float))
+    places = []
+    for run, step in zip(starts["run"], steps, strict=True):
+        bucket = (step - chosen.window.first) // chosen.window.width
+        later = found.loc[(found["run"] == run) & (found["bucket"] >= bucket), "x"]
+        places.append(float(later.min()) if len(later) else math.inf)
+    return places
 
 
 def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
@@ -312,7 +377,7 @@ def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
     """
     both = ((p, part) for p in panels for part in (p.data, p.seeds) if part is not None)
     every = pd.concat([part.assign(diagnostic=p.name, unit=p.unit) for p, part in both])
-    return every.drop(columns=["run", "bucket"], errors="ignore")
+    return every.drop(columns=["run", "bucket", "piece"], errors="ignore")
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:
@@ -326,15 +391,43 @@ def alarmed(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
     return runs[runs["run_id"].isin(store.query("watched", runs=list(runs["run_id"]))["run_id"])]
 
 
-def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return `alarm_leads` of the `alarmed` runs, and the leads behind it: alarm, arm, run_id, seed, lead
-    (steps).
-    """
+class FirstAlarms(NamedTuple):
+    """The first alarms of many runs."""
+
+    leads: pd.DataFrame  # `alarm_leads`
+    dots: pd.DataFrame  # the leads behind it: alarm, arm, run_id, seed, lead (steps)
+    unwatched: dict[str, list[str]]  # alarm -> the collapsed runs whose fall began before it could ring
+
+
+def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> FirstAlarms:
+    """Return the first alarms of the `alarmed` runs, and which of these fell before a rule could ring."""
     runs = alarmed(store, runs)
     found = store.query("leads", runs=list(runs["run_id"]))
     dots = found.dropna(subset=["lead"])
     named = {column: runs[column].to_numpy()[dots["run"]] for column in ("arm", "run_id", "seed")}
-    return alarm_leads(found, known), dots.assign(alarm=dots["diagnostic"], **named)
+    return FirstAlarms(
+        alarm_leads(found, known),
+        dots.assign(alarm=dots["diagnostic"], **named),
+        unwatched_runs(store, runs, known),
+    )
+
+
+def unwatched_runs(store: Store, runs: pd.DataFrame, known: Diagnostics) -> dict[str, list[str]]:
+    """Return, by alarm, the collapsed runs whose fall began before its rule, on a run's own first points,
+    could warn.
+    """
+    ids = list(runs["run_id"])
+    onsets = runs["collapse_step"].astype(float).to_numpy()
+    unwatched = {}
+    for row in known.rows.values():
+        if row["table_name"] != "step" or row["alarm_baseline_points"] is None or not len(ids):
+            continue
+        points = int(row["alarm_baseline_points"])
+        starts = store.query("baseline", runs=ids, points=points, column=row["name"])
+        early = fell_unwatched(starts.assign(run_id=np.array(ids, dtype=object)[starts["run"]]), onsets)
+        if early:
+            unwatched[str(row["name"])] = early
+    return unwatched
 
 
 def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
@@ -402,35 +495,3 @@ def first_alarm(rung: Mapping[str, int], onset: int | None, rings: Mapping[Any, 
         )
     rang = " and ".join(f"{name} rang in {n}" for name, n in count.items())
     return f"{said}. Of the {counted(up, 'other run')} that stayed up, {rang}."
-
-
-def first_warning(alarms: pd.DataFrame) -> str:
-    """Say of many runs which of `alarm_leads` tells those that collapsed from those that did not, or that
-    none does.
-    """
-    from sorl.analysis.stats import fisher_exact, p_value
-    from sorl.spec.evidence import ALPHA
-
-    warned = [row for row in alarms.to_dict("records") if row["before"]]
-    if not warned:
-        return "No alarm went off before an onset."
-    best = max(
-        warned, key=lambda row: row["before"] / row["collapsed"] - row["false_alarms"] / max(row["steady"], 1)
-    )
-    steady, false, before, fell = (
-        int(best[name]) for name in ("steady", "false_alarms", "before", "collapsed")
-    )
-    lead = f"{best['lead_median']:.3g} step{'' if best['lead_median'] == 1 else 's'}"
-    facts = f"went off before the onset in {before} of {fell} runs that collapsed (median lead {lead})"
-    if not steady:
-        return f"{best['alarm']} {facts}; no run stayed up, so nothing says that it would be silent there."
-    facts += f", and in {false} of {steady} that did not"
-    if before * steady <= false * fell:
-        return f"No alarm told them apart: {best['alarm']} {facts}."
-    p = min(1.0, len(warned) * fisher_exact(before, fell, false, steady))  # the best of so many
-    if p > ALPHA:
-        return (
-            f"No alarm tells them apart beyond chance. The nearest, {best['alarm']}, {facts} (p ="
-            f" {p_value(p)})."
-        )
-    return f"{best['alarm']} told them apart: it {facts} (p {'' if p < 0.001 else '= '}{p_value(p)})."

@@ -29,6 +29,8 @@ from sorl.spec.files import leaves
 from sorl.store import notes
 
 _POINT = ("learn.staleness", "learn.policy.lr")  # the settings that place a run in a region
+MOST_GROUPS = 12  # values of a setting that are drawn as groups of runs
+_IN_BOX = 4  # arms that the box for their names shows for sure
 Places = tuple[DeltaGenerator, DeltaGenerator]
 
 
@@ -96,7 +98,7 @@ def choose_arms(
     regroup: Callable[[str, pd.DataFrame], pd.DataFrame] | None = None,
 ) -> Arms:
     """Return experiment and arms of the address; `regroup` may leave runs out and name other groups in column
-    arm.
+    arm, of which as many as can be told apart are drawn by default.
     """
     left, right = places or st.columns([1, 3])
     with left:
@@ -106,7 +108,12 @@ def choose_arms(
     every = shown(store, experiment)
     every = regroup(experiment, every) if regroup else every
     with right:
-        names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
+        groups = list(every["arm"].unique())
+        is_grouped = "own_arm" in every and (every["own_arm"] != every["arm"]).any()
+        usual = groups[:MOST_GROUPS] if is_grouped else default_arms(every)
+        names = choose_many("arm", "Arms", groups, usual)
+        if len(names) > _IN_BOX:
+            note(f"{len(names)} are drawn, also those that the box scrolls out of sight.")
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
     about(few(names, 2), seeds_of(mine))
     return Arms(experiment, every, names, mine, styles(every, names))

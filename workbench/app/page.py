@@ -21,7 +21,7 @@ import streamlit as st
 from markupsafe import Markup
 from streamlit.navigation.page import Page
 
-from sorl.app import url
+from sorl.app import url, views
 from sorl.app.export import button, file_name
 from sorl.app.store import BackgroundSync, State, Store
 from sorl.app.text import table_html, tag, visible
@@ -60,7 +60,9 @@ _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
 _DRAWN = "sorl drawn"
 _KNOWN = "sorl alerts"
-_STYLE, *_SCRIPTS = (Path(__file__).parent / name for name in ("style.css", "figure.js", "bell.js"))
+_STYLE, *_SCRIPTS = (
+    Path(__file__).parent / name for name in ("style.css", "figure.js", "link.js", "bell.js")
+)
 
 
 class Empty(InputError):
@@ -93,8 +95,7 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         url.begin(body.__name__)
         try:
             body(store)
-            if experiment := url.chosen("experiment"):
-                _report(store, experiment)
+            _foot(store, body.__name__)
             with st.container(key="sorl-address"):
                 url.finish(SCREENS)
         except Busy as busy:
@@ -152,6 +153,56 @@ def _ring(store: Store, syncing: BackgroundSync) -> int:
     live = store.query("experiments")["running"].sum() > 0
     st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(told)))
     return len({one.run_id for one in found if one.kind == "falling"})
+
+
+def _foot(store: Store, screen: str) -> None:
+    """Show what a screen hands on: its link, views under a name, and the report of its experiment."""
+    words = tag("button", "Copy link", type="button"), tag("span", aria_live="polite")
+    with st.container(
+        horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
+    ):
+        st.html(tag("div", *words, css="sorl-copy"), width="content")
+        with st.popover("Saved views", width="content"):
+            _views(store, screen)
+    if experiment := url.chosen("experiment"):
+        _report(store, experiment)
+
+
+def _views(store: Store, screen: str) -> None:
+    """Save the view, open and delete saved ones, and exchange them as a file."""
+    saved = views.read(store.runs)
+    with st.form("save view", border=False, clear_on_submit=True):
+        name = st.text_input("Save this view as", max_chars=views.LONGEST_NAME)
+        if st.form_submit_button("Save view") and name.strip():
+            here = address(screen, **url.choices()).removeprefix("./?")
+            where = f"{SCREENS[0]}?{here}" if screen == SCREENS[0] else here
+            _change_views(lambda: views.save(store.runs, [views.View(name, where)]))
+    for view in saved.views:
+        links([anchor(view.name, view.address)])
+    if saved.remark:
+        say(saved.remark)
+    if saved.views:
+        gone = st.selectbox("Delete a view", [view.name for view in saved.views], index=None)
+        if gone is not None and st.button("Delete"):
+            _change_views(lambda: views.delete(store.runs, gone))
+        text = views.written(saved.views).encode()
+        st.download_button("Download as TOML", text, views.FILE, "application/toml", on_click="ignore")
+    given = st.file_uploader("Load views from a TOML file", type="toml", max_upload_size=1)
+    if given is not None and st.button("Load"):
+        loaded = views.parse(given.getvalue().decode("utf-8", errors="replace"))
+        if loaded.remark:
+            say(loaded.remark)
+        if loaded.views:
+            _change_views(lambda: views.save(store.runs, loaded.views))
+
+
+def _change_views(change: Callable[[], None]) -> None:
+    try:
+        change()
+    except InputError as error:
+        say(str(error))
+    else:
+        st.rerun()
 
 
 def _report(store: Store, experiment: str) -> None:
@@ -334,11 +385,17 @@ def links(*parts: Sequence[object]) -> None:
 
 
 def run_links(runs: pd.DataFrame, experiment: str) -> None:
-    """Show a line that opens each of `runs` (arm, seed, run_id) in screen Run."""
+    """Show a line that opens each of `runs` (arm, seed, run_id) in screen Run; where these are grouped by a
+    setting, `own_arm` tells them apart.
+    """
     lines = []
     for arm, part in runs.groupby("arm", sort=False):
-        first = part.head(_SEEDS)[["seed", "run_id"]].itertuples(index=False, name=None)
-        seeds = [anchor(str(seed), address("run", experiment=experiment, run=run)) for seed, run in first]
+        is_grouped = "own_arm" in part and (part["own_arm"] != part["arm"]).any()
+        first = part.head(_SEEDS).to_dict("records")
+        names = [f"{run['own_arm']}, seed {run['seed']}" if is_grouped else str(run["seed"]) for run in first]
+        places = [address("run", experiment=experiment, run=str(run["run_id"])) for run in first]
+        opened = [anchor(name, place) for name, place in zip(names, places, strict=True)]
         more = f" and {len(part) - _SEEDS} more" if len(part) > _SEEDS else ""
-        lines.append((arm, ": seed ", Markup(", ").join(seeds), more))
+        separator = "; " if is_grouped else ", "
+        lines.append((arm, ": " if is_grouped else ": seed ", Markup(separator).join(opened), more))
     links(["Open a run:"], *lines)

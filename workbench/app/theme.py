@@ -169,6 +169,7 @@ class Style(NamedTuple):
 
 
 Styles = Mapping[str, Style]  # of arms
+_SHADES = 3  # of the colour of an algorithm
 
 
 def colour(algorithm: str, palette: Palette) -> str:
@@ -182,25 +183,33 @@ def styles(
     arms: Iterable[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None
 ) -> dict[str, Style]:
     """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm)."""
-    # Dash and marker do not depend on what else is drawn, and tell algorithms apart where their colours do
-    # not. The first arm drawn of an algorithm has its very colour.
+    # An arm looks the same on every screen: its dash and marker do not depend on what else is drawn, nor does
+    # its shade where its algorithm has at most as many arms as shades. Else the first drawn has the colour.
+    algorithms = dict(arms)
     found: dict[str, Style] = {}
     ranks = {name: rank for rank, name in enumerate([*palette.algorithms, *palette.neighbours])}
+    sizes = Counter(algorithms.values())
     places = Counter[str]()
     shades = Counter[str]()
-    for arm, algorithm in sorted(dict(arms).items(), key=lambda pair: pair[0] != pair[1]):
+    for arm, algorithm in sorted(algorithms.items(), key=lambda pair: pair[0] != pair[1]):
         place = places[algorithm]
         places[algorithm] += 1
         if drawn is None or arm in drawn:
-            base = colour(algorithm, palette)
-            shade = (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[
-                shades[algorithm] % 3
-            ]
+            number = place if sizes[algorithm] <= _SHADES else shades[algorithm]
             shades[algorithm] += 1
             rank = ranks.get(algorithm, 0)
             marker = MARKERS[(rank + place // len(DASHES)) % len(MARKERS)]
-            found[arm] = Style(shade, DASHES[(rank + place) % len(DASHES)], marker)
+            found[arm] = Style(
+                _shade(colour(algorithm, palette), number, palette),
+                DASHES[(rank + place) % len(DASHES)],
+                marker,
+            )
     return found if drawn is None else {arm: found[arm] for arm in drawn if arm in found}
+
+
+def _shade(base: str, number: int, palette: Palette) -> str:
+    """Return one of the _SHADES of a colour, itself first."""
+    return (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[number % _SHADES]
 
 
 def faded(hex_colour: str, opacity: float) -> str:

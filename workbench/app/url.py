@@ -101,6 +101,11 @@ def shown() -> tuple[str, str]:
     return f"{experiment} {short}".strip(), f"{experiment} · {whole}" if whole else experiment
 
 
+def choices() -> Said:
+    """Return what all controls of this screen say, in the words of an address; defaults are left out."""
+    return {name: values for name, values in _address().now.items() if values}
+
+
 def finish(screens: Collection[str]) -> None:
     """Update the address: a choice is a new entry of the history, anything else completes the present one."""
     here = _address()
@@ -300,8 +305,10 @@ def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
     return first, last
 
 
-def choose_number(name: str, label: str, low: int, high: int, default: int) -> int:
-    """Choose a whole number in [low, high], kept in URL parameter `name`."""
+def choose_number(
+    name: str, label: str, low: int, high: int, default: int, *, kind: Literal["box", "slider"] = "box"
+) -> int:
+    """Choose a whole number in [low, high], kept in URL parameter `name`; drawn as a box, or as a slider."""
 
     def read(given: Sequence[str]) -> Read[int]:
         if given and re.fullmatch(r"-?\d{1,15}", given[0]) and low <= int(given[0]) <= high:
@@ -309,7 +316,12 @@ def choose_number(name: str, label: str, low: int, high: int, default: int) -> i
         return default, _notes(name, given[:1])
 
     arrive(name, read, lambda value: low <= value <= high)
-    value = low if low >= high else int(st.number_input(label, low, high, key=name, step=1, width=160))
+    if low >= high:
+        value = low
+    elif kind == "slider":
+        value = int(st.slider(label, low, high, key=name))
+    else:
+        value = int(st.number_input(label, low, high, key=name, step=1, width=160))
     leave(name, [str(value)])
     return value
 

@@ -13,7 +13,7 @@ from plotly.colors import make_colorscale
 
 from sorl.app.figures import common
 from sorl.app.figures.common import LEGEND_ROW, Trace, area, heading, short, trace
-from sorl.app.text import figure_text, wrapped
+from sorl.app.text import few, figure_text, wrapped
 from sorl.app.theme import DASHES, Palette, Style, Styles, faded, styles
 from sorl.diagnosis.standing import counted
 
@@ -29,7 +29,28 @@ _NARROW = 290
 _PLACES = 6
 _FLAT = 20  # times the bulk of the values (5 % to 95 %) that an axis may span before what lies beyond is cut
 # columns of the points
-_NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")
+_NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n", "piece")
+_NAMED = 2  # arms that the remark about points beyond an axis names
+_PALE = 0.4  # opacity of what was measured behind a smoothed line
+
+
+class Threshold(NamedTuple):
+    """A value at which an alarm goes off: of one arm, or (None) of all, from the x at which its rule can
+    ring.
+    """
+
+    arm: str | None
+    value: float
+    first: float = -math.inf
+
+
+class Marks(NamedTuple):
+    """What rules say of a diagnostic."""
+
+    thresholds: Sequence[Threshold] = ()
+    alarms: pd.DataFrame | None = None  # arm, x, value, message
+    unwatched: Sequence[str] = ()  # runs that fell before the rule could ring
+    needs: int = 0  # points of a run that the rule takes before it can ring
 
 
 class Panel(NamedTuple):
@@ -39,15 +60,15 @@ class Panel(NamedTuple):
     unit: str
     definition: str
     data: pd.DataFrame
-    thresholds: Sequence[tuple[str | None, float]] = ()  # of an arm, or (None) of all
-    alarms: pd.DataFrame | None = None  # arm, x, value, message
+    marks: Marks = Marks()
     broken: pd.DataFrame | None = None  # arm, run_id, x of every point with NaN or Inf
     seeds: pd.DataFrame | None = None  # points that are drawn seed by seed with the lines of `banded` arms
+    unsmoothed: pd.DataFrame | None = None  # `data` as it was measured, where that is smoothed
 
     @property
     def parts(self) -> list[pd.DataFrame]:
         """All points that are drawn."""
-        return [self.data] if self.seeds is None else [self.data, self.seeds]
+        return [part for part in (self.data, self.seeds, self.unsmoothed) if part is not None]
 
 
 def curves(
@@ -106,9 +127,9 @@ def curves(
         x, y = pane.axes.values()
         edges = f"y{count + pane.number + 1}"  # from 0 at the lower to 1 at the upper edge of the panel
         y_axis, ends = _y_axis(panel, scale)
-        drawn = _bands(panel, mine) if "middle" in panel.data else _runs(panel, mine, panel.data)
-        traces += [one | pane.axes for one in (*drawn, *_alarms(panel, mine, palette))]
+        traces += [one | pane.axes for one in (*_lines(panel, mine), *_alarms(panel, mine, palette))]
         cut = _beyond(panel, ends)
+        cut = cut[cut["arm"].isin(list(mine))]
         traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
         x_axis = common.axis(
             x_title * pane.is_last, matches="x", showspikes=True, spikesnap="cursor", fixedrange=False
@@ -131,8 +152,8 @@ def curves(
         top = {"yanchor": "top", "yshift": 8 + 20 + lines, "hovertext": wrapped(panel.definition, 70)}
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
         if len(cut):  # a name has no room in a narrow panel
-            lost = f"{counted(len(cut), 'point')} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
             place = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "bgcolor": palette.background}
+            lost = figure_text(beyond_sentence(cut))
             annotations.append(common.note(lost, pane.x[1], pane.y[0], font={"size": 12}, **place))
         if all(part.empty for part in panel.parts):
             annotations.append(common.nothing(pane, palette))
@@ -144,6 +165,13 @@ def curves(
     )
     layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations}
     return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
+
+
+def single_out(figure: go.Figure, arm: str) -> None:
+    """Show one arm alone, as a click on its entry of the legend does."""
+    for one in figure.data:
+        if one.legendgroup and one.legendgroup != figure_text(arm):
+            one.visible = "legendonly" if one.showlegend else False
 
 
 def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
@@ -182,6 +210,19 @@ def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
     return pd.concat(found[1:] or found).drop_duplicates()
 
 
+def beyond_sentence(cut: pd.DataFrame) -> str:
+    """Say how many points of which arms (arm, x, value) lie beyond the axis, and how far: true whichever arm
+    is singled out.
+    """
+    each = []
+    for arm, part in cut.groupby("arm", sort=False):
+        name = str(arm) if len(str(arm)) <= _LABEL else f"{str(arm)[: _LABEL - 1]}…"
+        farthest = max(part["value"], key=abs)
+        each.append((abs(farthest), f"{name} {counted(len(part), 'point')}, to {farthest:,.4g}"))
+    each.sort(key=lambda pair: -pair[0])
+    return f"beyond the axis: {few([words for _, words in each], _NAMED, '; ', ' arms')}"
+
+
 def _line(arm: str, style: Style, width: float, *, marked: bool, **more: Any) -> Trace:
     """Return a line of an arm, which its entry of the legend switches."""
     circle = style.marker == "circle"
@@ -206,60 +247,84 @@ def _parts(data: pd.DataFrame, styles: Styles) -> Iterator[tuple[str, Style, dic
             yield arm, style, {name: column[rows[arm]] for name, column in values.items()}
 
 
+def _lines(panel: Panel, styles: Styles) -> list[Trace]:
+    """Return all lines of a panel; behind a smoothed one stands what was measured."""
+    is_banded = "middle" in panel.data
+    lines = _bands(panel, styles) if is_banded else _runs(panel, styles, panel.data)
+    if panel.unsmoothed is None:
+        return lines
+    solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
+    if not is_banded:
+        return [*_runs(panel, solid, panel.unsmoothed, width=0.9, opacity=_PALE), *lines]
+    measured = [
+        _line(arm, style, 0.9, marked=False, x=part["x"], y=part["middle"], opacity=_PALE)
+        | {"mode": "lines", "marker": None}
+        for arm, style, part in _parts(_gapped(panel.unsmoothed), solid)
+    ]
+    return [*measured, *lines]
+
+
+def _gapped(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of arms with a row of NaN wherever one has a gap, so that nothing is drawn over it."""
+    if "piece" not in lines or lines.empty:
+        return lines
+    begins = (lines["piece"] != lines["piece"].shift()) & (lines["arm"] == lines["arm"].shift())
+    if not begins.any():
+        return lines
+    gaps = lines[["arm"]][begins].set_axis(lines.index[begins] - 0.5)
+    return pd.concat([lines, gaps]).sort_index()
+
+
 def _bands(panel: Panel, styles: Styles) -> list[Trace]:
     """Return every arm's middle over its interval over its extremes; where it has no interval, seeds are thin
     lines.
     """
-    few = len(styles) <= _FILLED
+    is_filled = len(styles) <= _FILLED
     solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
     thin = [] if panel.seeds is None else _runs(panel, solid, panel.seeds, width=0.9, opacity=0.6)
     wide = list[Trace]()
     narrow = list[Trace]()
     lines = list[Trace]()
-    for arm, style, part in _parts(panel.data, styles):
-        spread = ~np.isnan(part["lower"])
-        interval = [
-            f"<br>95 % interval {a:.4g} to {b:.4g}" if known else ""
-            for a, b, known in zip(part["lower"], part["upper"], spread, strict=True)
-        ]
+    for arm, style, part in _parts(_gapped(panel.data), styles):
         # Where many arms would hide each other, a band of extremes is only its two edges.
-        for bands, ends, opacity, filled in (
-            (wide, ("low", "high"), 0.09 if few else 0, few),
-            (narrow, ("lower", "upper"), 0.2 if few else 0.11, True),
-        ):
-            low, high = (part[name] for name in ends)
-            known = spread & ~(np.isnan(low) | np.isnan(high))
-            if (low[known] != high[known]).any():
-                line = {"width": 0 if filled else 0.8, "color": faded(style.colour, 0.35)}
-                bands.append(
-                    area(
-                        part["x"][known],
-                        low[known],
-                        high[known],
-                        style.colour,
-                        opacity,
-                        line=line,
-                        legendgroup=figure_text(arm),
-                        showlegend=False,
-                    )
-                )
-        lines.append(
-            _line(
-                arm,
-                style,
-                2.2,
-                marked=len(part["x"]) <= _MARKED,
-                x=part["x"],
-                y=part["middle"],
-                customdata=np.column_stack([part[name] for name in ("low", "high", "n")]),
-                text=interval,
-                hover=(
-                    f"<b>{figure_text(arm)}</b>, %{{customdata[2]}} seeds<br>at %{{x:,.6~g}}:"
-                    " %{y:.4~g}%{text}<br>extremes %{customdata[0]:.4~g} to %{customdata[1]:.4~g}"
-                ),
-            )
-        )
+        wide += _band(part, "low", "high", arm, style, 0.09 if is_filled else 0)
+        narrow += _band(part, "lower", "upper", arm, style, 0.2 if is_filled else 0.11)
+        lines.append(_middle(part, arm, style))
     return [*wide, *narrow, *thin, *lines]
+
+
+def _band(
+    part: Mapping[str, np.ndarray], low: str, high: str, arm: str, style: Style, opacity: float
+) -> list[Trace]:
+    """Return the area between two columns where an arm has an interval, a polygon a piece; at no opacity its
+    edges.
+    """
+    known = ~np.isnan(part["lower"]) & ~np.isnan(part[low]) & ~np.isnan(part[high])
+    if not (part[low][known] != part[high][known]).any():
+        return []
+    line = {"width": 0 if opacity else 0.8, "color": faded(style.colour, 0.35)}
+    pieces = part.get("piece", np.zeros(len(known)))
+    bands = []
+    for piece in np.unique(pieces[known]):
+        at = known & (pieces == piece)
+        look = {"line": line, "legendgroup": figure_text(arm), "showlegend": False}
+        bands.append(area(part["x"][at], part[low][at], part[high][at], style.colour, opacity, **look))
+    return bands
+
+
+def _middle(part: Mapping[str, np.ndarray], arm: str, style: Style) -> Trace:
+    """Return the line of an arm through the middles of its seeds."""
+    interval = [
+        "" if math.isnan(low) else f"<br>95 % interval {low:.4g} to {high:.4g}"
+        for low, high in zip(part["lower"], part["upper"], strict=True)
+    ]
+    hover = (
+        f"<b>{figure_text(arm)}</b>, %{{customdata[2]}} seeds<br>at %{{x:,.6~g}}: %{{y:.4~g}}%{{text}}"
+        "<br>extremes %{customdata[0]:.4~g} to %{customdata[1]:.4~g}"
+    )
+    points = {"x": part["x"], "y": part["middle"], "text": interval, "hover": hover}
+    extremes = np.column_stack([part[name] for name in ("low", "high", "n")])
+    return _line(arm, style, 2.2, marked=len(part["x"]) <= _MARKED, customdata=extremes, **points)
 
 
 def _runs(
@@ -276,8 +341,11 @@ def _runs(
     wide = []
     lines = []
     for arm, style, part in _parts(data, styles):
-        run = part["run"]  # a point of NaN behind the last point of each run is the gap to the next
-        ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
+        # a point of NaN behind the last point of each run, or of a piece of it, is the gap to the next
+        run = part["run"]
+        piece = part.get("piece", np.zeros(len(run)))
+        begins = (run[1:] != run[:-1]) | (piece[1:] != piece[:-1])
+        ends = np.append(np.flatnonzero(begins) + 1, len(run))
         order = np.insert(np.arange(len(run)), ends, -1)
         gapped = {name: np.append(column, np.nan)[order] for name, column in part.items()}
         line = _line(
@@ -291,8 +359,12 @@ def _runs(
             customdata=gapped["seed"],
             hover=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}",
         )
+        is_alone = (
+            np.diff(ends, prepend=0) == 1
+        ).any() and "piece" in part  # a line of one point has no length
         if opacity < 1 or of["type"] == "scattergl":  # the graphics processor thins out no markers
-            line = line | {"mode": "lines", "marker": None}
+            dots = {"mode": "lines+markers", "marker": {"size": 3, "color": style.colour}}
+            line = line | (dots if is_alone else {"mode": "lines", "marker": None})
         lines.append(line)
         if (part["low"] < part["high"]).any():
             pairs = np.column_stack([gapped["low"], gapped["high"]]).ravel()
@@ -311,22 +383,29 @@ def _runs(
 
 
 def _alarms(panel: Panel, styles: Styles, palette: Palette) -> Iterator[Trace]:
-    """Yield the thresholds (each arm's own where it is a multiple of its baseline), and the alarms on their
-    points.
+    """Yield the thresholds from where they can ring (each arm's own where it is a multiple of its baseline),
+    and the alarms on their points.
     """
-    shown = [one for one in panel.thresholds if one[0] is None or one[0] in styles]
-    for arm, value in shown if len(panel.data) else ():
-        ends = [float(panel.data["x"].min()), float(panel.data["x"].max())]
+    for threshold in panel.marks.thresholds if len(panel.data) else ():
+        arm = threshold.arm
+        first = max(float(panel.data["x"].min()), threshold.first)
+        last = float(panel.data["x"].max())
+        if first > last or (arm is not None and arm not in styles):
+            continue
         of = {"legendgroup": figure_text(arm)} if arm else {}
-        said = figure_text(f"alarm at {value:.4g}" + (f" for {arm}" if arm else ""))
+        words = figure_text(f"alarm at {threshold.value:.4g}" + (f" for {arm}" if arm else ""))
         colour = styles[arm].colour if arm else palette.muted
-        yield common.line(ends, [value] * 2, colour, 1, said, dash=common.DOTTED, showlegend=False, **of)
-    for arm, style in styles.items():
-        rows = panel.data.head(0) if panel.alarms is None else panel.alarms[panel.alarms["arm"] == arm]
+        ends = [threshold.value] * 2
+        yield common.line([first, last], ends, colour, 1, words, dash=common.DOTTED, showlegend=False, **of)
+    alarms = panel.marks.alarms
+    if alarms is None:
+        return
+    for name, style in styles.items():
+        rows = alarms[alarms["arm"] == name]
         if len(rows):
-            told = [f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for message in rows["message"]]
-            at = rows[["x", "value"]].assign(told=told)
-            yield from _marked(arm, style, at, "triangle-up-open", 15, "%{customdata}", style.colour)
+            messages = [f"<b>{figure_text(name)}</b><br>{wrapped(text, 60)}" for text in rows["message"]]
+            at = rows[["x", "value"]].assign(words=messages)
+            yield from _marked(name, style, at, "triangle-up-open", 15, "%{customdata}", style.colour)
 
 
 def _marked(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sorl.app.curve_data import Row, ended, fall_of, fell, stands
 from sorl.app.text import tag, visible
-from sorl.app.theme import FONT, Palette, colour
+from sorl.app.theme import FONT, Palette, Style, Styles, colour, styles
 
 Address = Callable[[str], str]  # of a run, by its id
 TALL = 12  # rows of a part of a grid: more than a screen shows
@@ -36,6 +36,14 @@ _NAMED = 14
 # pixels that a cell with words needs, or one with a number
 _WORDS = 112
 _MARK = 36
+# pixels of lines and gaps
+_DASHES = {
+    "dash": "6 3",
+    "dot": "2 2.5",
+    "dashdot": "6 2.5 2 2.5",
+    "longdash": "10 3",
+    "longdashdot": "10 3 2 3",
+}
 _SHORT = {"running": "▸", "failed": "!"}  # a status in a cell without room for words
 
 
@@ -91,11 +99,16 @@ def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def matrix(
-    cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Address | None = None
+    cells: pd.DataFrame,
+    curves: pd.DataFrame,
+    palette: Palette,
+    address: Address | None = None,
+    looks: Styles | None = None,
 ) -> str:
     """Return the SVG of `layout`'s cells and success `curves`; with `address` (run id -> address) each is a
-    link.
+    link. `looks`: of all arms, where `cells` has only some of them.
     """
+    looks = looks or styles(cells[["arm", "algorithm"]].to_numpy(), palette)
     rows = int(cells["row"].max()) + 1
     across, left, least = cells[["across", "names", "least"]].iloc[0]
     unit = (100 - left) / across
@@ -119,14 +132,14 @@ def matrix(
         middle = top + ROW * (row["row"] + 0.5)
         first = middle - _LINE * (len(lines) - 1) / 2 + 4.5
         spans = (tag("tspan", line, x=18, y=f"{first + _LINE * i:g}") for i, line in enumerate(lines))
-        mark = tag(
-            "rect", x=2, y=f"{middle - 5:g}", width=10, height=10, fill=colour(str(row["algorithm"]), palette)
-        )
+        is_arm = row["label"] == row["arm"]  # else the row of an algorithm, with an arm a block
+        shade = looks[str(row["arm"])].colour if is_arm else colour(str(row["algorithm"]), palette)
+        mark = tag("rect", x=2, y=f"{middle - 5:g}", width=10, height=10, fill=shade)
         drawn.append(tag("g", tag("title", row["label"]), mark, tag("text", *spans)))
     paths = _paths(curves[curves["run_id"].isin(cells["run_id"])])
     for run in cells.to_dict("records"):
         place = left + unit * (run["column"] + _GAP / 2), top + ROW * (run["row"] + 0.04), unit * (1 - _GAP)
-        drawn.append(_cell(run, place, paths, palette, address))
+        drawn.append(_cell(run, place, paths, (palette, looks[str(run["arm"])]), address))
     return tag(
         "svg",
         *drawn,
@@ -150,9 +163,10 @@ def _cell(
     run: Row,
     place: tuple[float, float, float],
     paths: Mapping[str, Any],
-    palette: Palette,
+    look: tuple[Palette, Style],
     address: Address | None,
 ) -> Markup:
+    palette, style = look
     left, upper, width = place  # percent, pixels, percent
     run_id = str(run["run_id"])
     state = ended(run)
@@ -170,7 +184,7 @@ def _cell(
     about += ["Click, or Enter, opens this run."] if address else []
     ends = [
         f"{word} {run[name]:.2f}"
-        for word, name in (("max", "max_success"), ("last", "last_success"))
+        for word, name in (("peak", "peak_success"), ("last", "last_success"))
         if pd.notna(run.get(name))
     ]
     short = f"{onset:.0f}" if onset is not None else _SHORT.get(state, "")
@@ -204,7 +218,9 @@ def _cell(
         path, last = paths[run_id]
         start, wide, floor, _ = _CURVE
         line = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
-        lines = [tag("path", d=path, stroke=colour(str(run["algorithm"]), palette), stroke_width=1.8, **line)]
+        dash = _DASHES.get(style.dash, "")
+        curve: dict[str, Any] = {"stroke": style.colour, "stroke_width": 1.8, "stroke_dasharray": dash}
+        lines = [tag("path", d=path, **curve, **line)]
         if onset is not None:
             at = f"M{start + wide * onset / last:.1f} 38V{floor + 2:g}"
             red = palette.outcomes["collapsed"]

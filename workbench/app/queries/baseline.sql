@@ -1,12 +1,21 @@
--- One row per chosen run that has them: the median of the first $points finite values of a column of `step`.
+-- One row per chosen run with values of a column of `step`: median of the first $points (NULL with fewer), first step that is judged by it.
 WITH chosen AS (SELECT unnest($runs) AS run_id, unnest(range(len($runs))) AS run),
 point AS (
     SELECT run, step, COLUMNS(lambda c: c = $column)::DOUBLE AS value
     FROM step JOIN chosen USING (run_id)
     WHERE step < 50 * $points
 ),
-start AS (
-    SELECT run, value FROM point WHERE isfinite(value)
-    QUALIFY row_number() OVER (PARTITION BY run ORDER BY step) <= $points
+numbered AS (
+    SELECT run, step, value,
+           coalesce(sum(isfinite(value)::INT) OVER (PARTITION BY run ORDER BY step
+                                                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS earlier
+    FROM point
+    WHERE NOT isnan(value)
 )
-SELECT run, median(value) AS baseline FROM start GROUP BY run HAVING count(*) = $points ORDER BY run
+SELECT run,
+       CASE WHEN max(earlier + isfinite(value)::INT) >= $points
+            THEN median(value) FILTER (isfinite(value) AND earlier < $points) END AS baseline,
+       min(step) FILTER (earlier >= $points) AS ready
+FROM numbered
+GROUP BY run
+ORDER BY run

@@ -202,8 +202,8 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
     words.
     """
     key = (
-        "A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the"
-        " onset of its collapse dotted."
+        "A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, with"
+        " its peak (the highest median of five steps) and its last step, the onset of its collapse dotted."
     )
     last = runs["steps"].max()
     success = points(runs, "success").assign(last=max(1, int(last) - 1 if last == last else 1))
@@ -284,9 +284,10 @@ def points(runs: pd.DataFrame, name: str) -> pd.DataFrame:
         return pd.DataFrame(columns=["run", *_WHO, "bucket", "x", "mean", "low", "high"])
     every = pd.concat(rows, ignore_index=True).astype({"value": float}).dropna(subset=["value"])
     width = max(1, math.ceil((runs["steps"].max() or 1) / POINTS))
-    values = every.assign(bucket=every["step"] // width).groupby(["run", *_WHO, "bucket"], sort=True)["value"]
-    found = values.agg(mean="mean", low="min", high="max").reset_index()
-    return found.assign(x=found["bucket"] * width + (width - 1) / 2)
+    buckets = every.assign(bucket=every["step"] // width).groupby(["run", *_WHO, "bucket"], sort=True)
+    return buckets.agg(
+        x=("step", "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max")
+    ).reset_index()
 
 
 def design(runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,23 +1,17 @@
 """Collapse: what happened when, how long the arms stay up, and which signal moves before the fall."""
 
-import pandas as pd
-
 from sorl.analysis import compare
 from sorl.analysis.survival import curve, observed
 from sorl.app import export
-from sorl.app.curve_data import alarmed, first_alarms, first_warning, origins
+from sorl.app.curve_data import alarmed, first_alarms, origins
 from sorl.app.experiments import Arms, choose_arms
 from sorl.app.figures.common import AXES
 from sorl.app.figures.runs import leads, letters, survival, timeline
 from sorl.app.page import EPISODE, answer, heading, look, note, open_screen, run_links, screen, table
+from sorl.app.sentences.collapse import first_warning, headline, letters_sentence, survival_key
 from sorl.app.store import Store, dictionary
-from sorl.app.text import few
 from sorl.app.url import choose
-from sorl.spec import UNDECIDED
 
-# that a sentence names one by one
-SEEDS = 4
-ARMS = 6
 _MOST = 120  # runs that the timeline draws
 _AXIS = {"step": "step", "onset": "onset of the fall"}
 
@@ -35,7 +29,8 @@ def collapse(store: Store) -> None:
     heading("Survival: runs not yet collapsed")
     _survival(store, arms)
     heading("Which signal moves first")
-    alarms, dots = first_alarms(store, arms.runs, dictionary(store))
+    first = first_alarms(store, arms.runs, dictionary(store))
+    alarms = first.leads
     fell = int(alarmed(store, arms.runs)["collapse_step"].notna().sum())
     if alarms.empty or not fell:
         none = (
@@ -45,50 +40,15 @@ def collapse(store: Store) -> None:
         )
         note("None of these runs collapsed." if arms.runs["collapse_step"].isna().all() else none)
         return
-    answer(first_warning(alarms))
+    answer(first_warning(alarms, fell, first.unwatched))
     words = f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse."
-    export.figure(leads(alarms, dots, arms.styles, look()), "leads", alarms, describe=words)
-    note(
+    key = (
         f"A dot is the first such alarm in a run that collapsed ({fell} of them); the tick is the median of"
         " those before the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. An alarm"
         " that also fires in healthy runs is no warning."
     )
-
-
-def headline(runs: pd.DataFrame) -> str:
-    """Say which runs collapsed and when, which came back, and what is still open."""
-    rows = observed(runs).merge(runs[["run_id", "outcome", "collapse_step"]], on="run_id")
-    if rows.empty:
-        return "None of these runs has trained a step yet."
-    fell = rows[rows["event"]]
-    many = rows["arm"].value_counts()
-    each = []
-    for arm, part in fell.groupby("arm", sort=False):
-        of = part[["seed", "time", "collapse_step"]].itertuples(index=False, name=None)
-        steps = ", ".join(  # of one that only diverged no onset is known
-            f"seed {seed} {'diverged at' if pd.isna(onset) else 'after'} step {time:,.0f}"
-            for seed, time, onset in of
-        )
-        if len(part) > SEEDS:
-            steps = f"after steps {part['time'].min():,.0f} to {part['time'].max():,.0f}"
-        each.append(f"{arm} in {len(part)} of {many[arm]} ({steps})")
-    said = [
-        (
-            f"{len(fell)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arms')}."
-            if each
-            else "None of these runs collapsed."
-        )
-    ]
-    back = int((fell["outcome"] == "recovered").sum())
-    said += [f"{back} of them came back."] if back else []
-    up = rows[~rows["event"]]
-    for which, words in (
-        (up["outcome"].isin(UNDECIDED), "down at the end, too late for the collapse rule"),
-        (up["outcome"].isna(), "not judged yet"),
-    ):
-        named = [f"{arm} seed {seed}" for arm, seed in up.loc[which, ["arm", "seed"]].to_numpy()]
-        said += [f"{len(named)} more: {words} ({few(named, ARMS)})."] if named else []
-    return " ".join(said)
+    export.figure(leads(alarms, first.dots, arms.styles, look()), "leads", alarms, describe=words, key=key)
+    note(key)
 
 
 def _timeline(store: Store, arms: Arms) -> None:
@@ -100,9 +60,10 @@ def _timeline(store: Store, arms: Arms) -> None:
     events = events.assign(run_id=runs["run_id"].to_numpy()[events["run"]]).drop(columns="run")
     picture = timeline(runs, events, arms.styles, look(), AXES[axis])
     words = f"Events of {len(runs)} runs over training, a line a run."
-    clicked = export.figure(picture, "timeline", events, select=True, describe=words)
-    if key := " · ".join(f"{letter} {name}" for name, letter in letters(events).items()):
-        note(f"Alarms: {key}.")
+    key = letters_sentence(letters(events))
+    clicked = export.figure(picture, "timeline", events, select=True, describe=words, key=key)
+    if key:
+        note(key)
     more = f" These are the first {_MOST} of {len(arms.runs)} runs." if len(arms.runs) > _MOST else ""
     note(f"Click an event to see that step's trajectories in Episode.{more}")
     run_links(runs, arms.experiment)
@@ -129,11 +90,14 @@ def _survival(store: Store, arms: Arms) -> None:
     test = next((line for line in lines if line.startswith("Log-rank")), none)
     curves = curve(rows)
     picture = survival(curves, rows, arms.styles, look(), test, reference)
-    export.figure(picture, "survival", curves, describe=f"Kaplan-Meier curves of {', '.join(names)}. {test}")
-    note(
-        "A step down is the onset of a collapse, a tick a run that was watched until there and had not"
-        f" collapsed; dotted: {reference}. No interval from fewer than three runs."
+    export.figure(
+        picture,
+        "survival",
+        curves,
+        describe=f"Kaplan-Meier curves of {', '.join(names)}. {test}",
+        key=survival_key(reference),
     )
+    note(survival_key(reference))
     table(compare.time_to_collapse(frame))
     pairs = compare.against_reference(frame)
     if len(pairs) and (pairs["difference"] != compare.TOO_FEW).any():  # else a sentence says all of it

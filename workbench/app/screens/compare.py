@@ -1,36 +1,33 @@
 """Compare: any diagnostics of any arms, side by side on one x-axis, with bands over seeds or seed by seed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from sorl.analysis import differences as apart_data
 from sorl.app import curve_data as data
 from sorl.app import export
-from sorl.app.experiments import Arms, choose_arms, differing
+from sorl.app.experiments import Arms, choose_arms, differing, settings_of_runs
 from sorl.app.figures.common import AXES
-from sorl.app.figures.curves import curves
-from sorl.app.page import answer, heading, look, note, run_links, screen, table
-from sorl.app.screens.collapse import headline
-from sorl.app.store import Store, dictionary
-from sorl.app.text import apart, few
+from sorl.app.figures.curves import curves, single_out
+from sorl.app.page import address, anchor, answer, heading, look, note, run_links, screen, table
+from sorl.app.sentences import compare as sentences
+from sorl.app.sentences import differences as difference_sentences
+from sorl.app.sentences.collapse import first_warning, headline
+from sorl.app.smoothing import KINDS, WIDEST, Smoothing
+from sorl.app.store import Diagnostics, Store, dictionary
+from sorl.app.text import apart, visible
 from sorl.app.theme import DASHES, MARKERS, Style
-from sorl.app.url import choose, choose_many, choose_range
+from sorl.app.url import choices, choose, choose_many, choose_number, choose_range, keep
 from sorl.spec import COLLAPSED
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
-_NAMED = 8  # arms that a sentence names
 _VALUES = 40  # of a setting that a list offers
-_SMOOTHING = {
-    "1": "off",
-    "2": "2 steps",
-    "5": "5 steps",
-    "10": "10 steps",
-    "20": "20 steps",
-    "50": "50 steps",
-}
 _AXIS = {
     "step": "step",
     "updates": "updates",
@@ -39,6 +36,26 @@ _AXIS = {
     "fork": "since the fork",
     "onset": "onset of the fall",
 }
+
+
+class _Choices(NamedTuple):
+    """What the controls under More say of the curves."""
+
+    bands: bool
+    by_arm: bool
+    columns: int | None
+    baseline: str  # an arm, or none
+    scale: str
+    smoothing: Smoothing
+    ends: tuple[int, int]
+
+
+@dataclass
+class _Grouping:
+    """What the runs are grouped by, and what there is to say of it."""
+
+    by: str = "arm"
+    remarks: list[str] = field(default_factory=list)
 
 
 @screen
@@ -52,69 +69,128 @@ def _compare(store: Store) -> None:
     *two, third, fourth, last = st.columns([1.1, 2.2, 2.2, 1.1, 0.7])
     with last.container(key="more"):
         more = st.popover("More", width="stretch")
-    arms, group = _choose(store, (two[0], two[1]), more)
+    arms, grouping = _choose(store, (two[0], two[1]), more)
     known = dictionary(store)
-    alarms, _ = data.first_alarms(store, arms.runs, known)
-    first = default_metrics(alarms, known.charted, _FIRST)
+    alarms = data.first_alarms(store, arms.runs, known)
+    first = default_metrics(alarms.leads, known.charted, _FIRST)
     with third:
-        metrics = choose_many(
-            "metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=12
-        )
+        labels = {metric: known.label(metric) for metric in known.charted}
+        metrics = choose_many("metric", "Diagnostics", labels, first, most=12)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    absent = {*data.CLOCKS} - {*data.clocks(store, arms.runs)}
-    absent |= set() if arms.runs.get("forked_at", pd.Series()).notna().any() else {"fork"}
     with fourth:
-        axis = choose("x", "Align on", {name: words for name, words in _AXIS.items() if name not in absent})
+        axis = choose("x", "Align on", _axes(store, arms.runs))
     starts = data.origins(arms.runs, axis)
     short, shared = apart(arms.names)
     with more:
-        bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
-        by_arm = choose("layout", "Layout", ["overlay", "by arm"], kind="row") == "by arm"
-        base = choose(
-            "baseline", "Baseline", {"none": "none"} | {arm: f"minus {short[arm]}" for arm in arms.names}
-        )
-        scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
-        smooth = choose("smooth", "Smoothing", _SMOOTHING)
-        ends = choose_range("range", "Steps", *data.extent(store, arms.runs, starts))
-    baseline = short.get(base)
-    arms = arms._replace(
+        chosen_looks = _choose_looks(short, data.extent(store, arms.runs, starts))
+    baseline = short.get(chosen_looks.baseline)
+    arms = _renamed(arms, short)
+    lines = len(arms.names) if chosen_looks.bands else len(arms.runs)
+    chosen = data.Chosen(arms.runs, axis, starts, data.Window.over(*chosen_looks.ends, lines))
+    answer(" ".join(_answers(store, arms.runs, alarms, shared, baseline)))
+    drawing = data.Drawing(chosen_looks.bands, baseline, chosen_looks.smoothing)
+    panels = [data.panel(store, chosen, known, metric, drawing) for metric in metrics]
+    unit = "seed" if grouping.by == "arm" else "run"
+    _draw(arms, sentences.View(chosen, drawing, panels, metrics, unit), chosen_looks)
+    for remark in grouping.remarks:
+        note(remark)
+    run_links(arms.runs, arms.experiment)
+    _show_settings(store, arms)
+    _show_differences(store, arms, known)
+
+
+def _axes(store: Store, runs: pd.DataFrame) -> dict[str, str]:
+    """Return what the curves of these runs can be aligned on."""
+    absent = {*data.CLOCKS} - {*data.clocks(store, runs)}
+    if not runs.get("forked_at", pd.Series()).notna().any():
+        absent.add("fork")
+    return {name: words for name, words in _AXIS.items() if name not in absent}
+
+
+def _choose_looks(short: dict[str, str], extent: tuple[int, int]) -> _Choices:
+    """Choose how the curves are drawn; `short` maps arms to what tells them apart."""
+    minus = {"none": "none"} | {arm: f"minus {name}" for arm, name in short.items()}
+    bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
+    by_arm = choose("layout", "Layout", ["overlay", "by arm"], kind="row") == "by arm"
+    columns = choose("columns", "Panels in a row", ["auto", "1", "2", "3"], kind="row")
+    baseline = choose("baseline", "Baseline", minus)
+    scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
+    width = choose_number("smooth", "Smoothing, in steps (1: off)", 1, WIDEST, 1, kind="slider")
+    kind = choose("smoothing", "Smoothed by", KINDS, kind="row")
+    ends = choose_range("range", "Steps", *extent)
+    number = None if columns == "auto" else int(columns)
+    return _Choices(bands, by_arm, number, baseline, scale, Smoothing(kind, width), ends)
+
+
+def _renamed(arms: Arms, short: dict[str, str]) -> Arms:
+    """Return the arms by the names that tell them apart."""
+    return arms._replace(
         names=list(short.values()),
         runs=arms.runs.assign(arm=arms.runs["arm"].map(short)),
         styles={short[arm]: style for arm, style in arms.styles.items()},
     )
-    lines = len(arms.names) if bands else len(arms.runs)
-    chosen = data.Chosen(arms.runs, axis, starts, data.Window.over(*ends, lines, int(smooth)))
-    said = [f"All at {shared}."] * bool(shared) + [headline(arms.runs)]
-    if (arms.runs["collapse_step"].notna() | arms.runs["outcome"].isin(COLLAPSED)).any():
-        unknown = data.alarmed(store, arms.runs).empty
-        said.append("Alarms were not recorded." if unknown else data.first_warning(alarms))
-    said += [against(arms.runs, baseline)] if baseline is not None else []
-    answer(" ".join(said))
-    key = " ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run"))
-    panels = [data.panel(store, chosen, known, metric, bands=bands, baseline=baseline) for metric in metrics]
+
+
+def _answers(
+    store: Store, runs: pd.DataFrame, alarms: data.FirstAlarms, shared: str, baseline: str | None
+) -> list[str]:
+    """Return the sentences above the curves."""
+    words = [f"All at {shared}."] if shared else []
+    words.append(headline(runs))
+    if (runs["collapse_step"].notna() | runs["outcome"].isin(COLLAPSED)).any():
+        watched = data.alarmed(store, runs)
+        collapsed = int(watched["collapse_step"].notna().sum())
+        is_unknown = watched.empty
+        warning = "Alarms were not recorded."
+        if not is_unknown:
+            warning = first_warning(alarms.leads, collapsed, alarms.unwatched)
+        words.append(warning)
+    if baseline is not None:
+        words.append(sentences.against(runs, baseline))
+    return words
+
+
+def _draw(arms: Arms, view: sentences.View, looks: _Choices) -> None:
+    """Draw the panels, with what their marks mean."""
+    axis = view.chosen.axis
+    key = sentences.key_of(view)
+    figure = curves(
+        view.panels,
+        arms.styles,
+        look(),
+        AXES[axis],
+        onsets=data.onsets(view.chosen),
+        by_arm=looks.by_arm,
+        columns=looks.columns,
+        scale="auto" if view.drawing.baseline and looks.scale == "log" else looks.scale,
+        aligned=axis == "onset",
+    )
+    alone = _keep_alone(arms.names)
+    if alone is not None:
+        single_out(figure, alone)
+    names = ", ".join(panel.name for panel in view.panels)
     export.figure(
-        curves(
-            panels,
-            arms.styles,
-            look(),
-            AXES[axis],
-            onsets=data.onsets(chosen),
-            by_arm=by_arm,
-            scale="auto" if baseline and scale == "log" else scale,
-            aligned=axis == "onset",
-        ),
-        # which is in steps
+        figure,
         "curves",
-        lambda: data.drawn(panels),
-        zooms="" if axis in data.CLOCKS else "range",
-        describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.",
+        lambda: data.drawn(view.panels),
+        zooms="" if axis in data.CLOCKS else "range",  # which is in steps
+        describe=f"{names} of {', '.join(arms.names)} over {AXES[axis]}.",
         key=key,
     )
     zoomed = "" if axis in data.CLOCKS else " Drag over a part of the curves to zoom."
     note(f"{key} Click an entry of the legend to see it alone.{zoomed}")
-    run_links(arms.runs, arms.experiment)
+
+
+def _keep_alone(names: Sequence[str]) -> str | None:
+    """Return the arm that is singled out in the legend, which the page writes into the address."""
+    shown = {visible(name): name for name in names}
+    picked = keep("only", tuple(names), lambda given: [one for one in given if one in shown][:1], list[str])
+    return shown[picked[0]] if picked else None
+
+
+def _show_settings(store: Store, arms: Arms) -> None:
     heading("What differs")
     rows = differences(differing(store, arms.experiment, arms.runs), arms.runs["arm"])
     if len(arms.names) == 1:
@@ -125,38 +201,91 @@ def _compare(store: Store) -> None:
         table(rows.rename_axis("arm").reset_index(), "sorl-differs")
 
 
+def _show_differences(store: Store, arms: Arms, known: Diagnostics) -> None:
+    """Show what sets the runs that fell apart from the others: settings, then what was measured before."""
+    heading("What differs between the runs that fell and the others")
+    runs = arms.runs
+    onsets = data.onset_of(runs).tolist()
+    groups = apart_data.split(list(runs["run_id"]), onsets)
+    if not groups.are_enough:
+        note(difference_sentences.too_few_sentence(groups))
+        return
+    before = apart_data.steps_before(onsets)
+    columns = apart_data.comparable_columns(list(known.rows.values()))
+    key = ("before the fall", *zip(runs["run_id"], map(str, onsets), strict=True))
+    starts = dict(zip(runs["run_id"], onsets, strict=True))
+    measured = store.computed(key, lambda reader: apart_data.measured_before(reader, starts, before, columns))
+    settings = differing(store, arms.experiment, runs)
+    shares = apart_data.setting_shares(settings, groups)
+    effects = apart_data.column_effects(measured, groups)
+    answer(difference_sentences.differences_sentence(groups, shares, effects))
+    rows = difference_sentences.rows_of(groups, shares, effects)
+    here = choices()
+    links = [
+        anchor("draw it", address("compare", **here | {"metric": [f"step.{row.column}"]}))
+        if row.column
+        else ""
+        for row in rows
+    ]
+    if rows:
+        written = pd.DataFrame([row.written() for row in rows]).assign(**{"": links})
+        table(written, "sorl-figures sorl-listing")
+        note(difference_sentences.about(before, groups, measured))
+
+
 def _choose(
     store: Store, places: tuple[DeltaGenerator, DeltaGenerator], more: DeltaGenerator
-) -> tuple[Arms, str]:
+) -> tuple[Arms, _Grouping]:
     """Choose arms, or groups of runs that share the value of a setting; return them, and what they are
     grouped by.
     """
-    by = "arm"
+    grouping = _Grouping()
 
     def regroup(experiment: str, every: pd.DataFrame) -> pd.DataFrame:
-        nonlocal by
         settings = differing(store, experiment, every)
         keys = [str(key) for key in settings if settings[key].nunique() <= _VALUES]
-        pairs = {
-            f"{key} = {value or 'not set'}": (key, value) for key in keys for value in _sorted(settings[key])
-        }
+        pairs: dict[str, tuple[str, str]] = {}
+        for key in keys:
+            pairs |= {f"{key} = {value or 'not set'}": (key, value) for value in _sorted(settings[key])}
+        equal = equal_settings(settings_of_runs(store, experiment, every))
         with more:
-            by = choose("group", "Group by", ["arm", *[key for key in keys if key != "seed"]])
+            asked = st.query_params.get("group", "")
+            if asked in equal:
+                grouping.remarks.append(sentences.same_in_all_sentence(asked, equal[asked], len(every)))
+            grouping.by = choose("group", "Group by", ["arm", *[key for key in keys if key != "seed"]])
+            note(sentences.equal_settings_sentence(equal, len(every)))
             where = choose_many("where", "Only runs with", list(pairs), [])
             named = every["arm"] + ", seed " + every["seed"].astype(str)
             only = choose_many("runs", "Only these runs", dict(zip(every["run_id"], named, strict=True)), [])
+        every = every.assign(own_arm=every["arm"])
         every = every[every["run_id"].isin(only)] if only else every
-        return regrouped(every, settings, by, [pairs[text] for text in where])
+        return regrouped(every, settings, grouping.by, [pairs[text] for text in where])
 
     arms = choose_arms(store, places, regroup)
-    if by in ("arm", "algorithm"):
-        return arms, by
+    if grouping.by == "arm":
+        return arms, grouping
+    groups = list(arms.every["arm"].unique())
+    left_out = sentences.groups_sentence(arms.names, groups, grouping.by)
+    grouping.remarks += [left_out] if left_out else []
+    if grouping.by == "algorithm":
+        return arms, grouping
+    looks = _looks_of_groups(groups)
+    return arms._replace(styles={name: looks[name] for name in arms.names}), grouping
+
+
+def _looks_of_groups(groups: Sequence[str]) -> dict[str, Style]:
+    """Return how groups of runs are drawn that are no arms: in turn, since no algorithm stands for them."""
     colours = [*look().algorithms.values(), *look().others]
-    looks = {
+    return {
         name: Style(colours[i % len(colours)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)])
-        for i, name in enumerate(arms.every["arm"].unique())
+        for i, name in enumerate(groups)
     }
-    return arms._replace(styles={name: looks[name] for name in arms.names}), by
+
+
+def equal_settings(settings: pd.DataFrame) -> dict[str, str]:
+    """Return the settings that all runs share, with their value: `settings` has a row a run."""
+    texts = settings.fillna("")
+    return {str(key): str(texts[key].iloc[0]) for key in texts if texts[key].nunique() == 1}
 
 
 def regrouped(
@@ -173,11 +302,15 @@ def regrouped(
     if by == "arm":
         return found
     values = mine.loc[kept, by]
-    names = {
-        v: (v if by == "algorithm" else f"{by} = {v}") if v else f"{by} not set" for v in _sorted(values)
-    }
+    names = {value: _group_name(by, value) for value in _sorted(values)}
     found = found.assign(arm=values.map(names).to_numpy())
     return found.sort_values("arm", key=lambda arm: arm.map(list(names.values()).index), kind="stable")
+
+
+def _group_name(by: str, value: str) -> str:
+    if not value:
+        return f"{by} not set"
+    return value if by == "algorithm" else f"{by} = {value}"
 
 
 def _sorted(values: pd.Series) -> list[str]:
@@ -192,93 +325,15 @@ def default_metrics(
     """Return success, the diagnostics whose alarm told most collapses apart, and what fits of the `usual`
     ones.
     """
-    ranked = (
-        alarms
-        if alarms.empty
-        else alarms[alarms["before"] > 0].sort_values(["before", "first"], ascending=False)
-    )
+    ranked = alarms
+    if not alarms.empty:
+        ranked = alarms[alarms["before"] > 0].sort_values(["before", "first"], ascending=False)
     warned = [  # before a larger share of collapses than the share of other runs in which it goes off
-        f"step.{one['alarm']}"
-        for one in ranked.to_dict("records")
-        if not one["steady"] or one["before"] / one["collapsed"] > one["false_alarms"] / one["steady"]
+        f"step.{row['alarm']}"
+        for row in ranked.to_dict("records")
+        if not row["steady"] or row["before"] / row["collapsed"] > row["false_alarms"] / row["steady"]
     ]
     return [metric for metric in dict.fromkeys([usual[0], *warned, *usual]) if metric in charted][:most]
-
-
-def against(runs: pd.DataFrame, baseline: str) -> str:
-    """Say by how much the success at the end differs from that of the baseline, arm by arm."""
-    numeric = runs.assign(final_success=pd.to_numeric(runs["final_success"]))
-    final = numeric.groupby("arm", sort=False)["final_success"]
-    means = final.mean()
-    counts = final.count()
-    others = [
-        f"{arm} {means[arm] - means[baseline]:+z.2f} ({counts[arm]} run{'' if counts[arm] == 1 else 's'})"
-        for arm in means.index
-        if arm != baseline and counts[arm] and counts[baseline]
-    ]
-    if not others:
-        return f"There is nothing to compare with {baseline}: choose another arm that has trained."
-    shown = few(others, _NAMED, ", ", " arms")
-    return f"Mean success over the last ten steps of a run, minus that of {baseline}: {shown}."
-
-
-def _notes(
-    chosen: data.Chosen, metrics: Sequence[str], bands: bool, baseline: str | None, one: str
-) -> Iterator[str]:
-    runs = chosen.runs
-    drawn = f"{one}s"
-    trained = runs[pd.to_numeric(runs["steps"]).fillna(0) > 0]
-    n = trained.groupby("arm", sort=False).size()
-    if n.nunique() == 1:
-        yield (
-            f"{n.iloc[0]} {one if n.iloc[0] == 1 else drawn} for each line." if bands else f"{n.sum()} runs."
-        )
-    else:
-        yield (
-            f"Number of {drawn}:"
-            f" {few([f'{arm}: {count}' for arm, count in n.items()], _NAMED, '; ', ' arms')}."
-        )
-    if not bands:
-        yield "Each line is one run; pale: lowest and highest value where several steps share a point."
-    if bands and (n >= 3).any():
-        yield (
-            f"Line: interquartile mean over {drawn}. Darker band: its 95 % bootstrap interval; paler band:"
-            f" lowest and highest value of any {one}."
-        )
-    if bands and (n == 1).all():
-        yield "One gives no interval."
-    elif bands and (n < 3).any():
-        yield f"Thick line: mean; thin lines: its {drawn}. Fewer than 3 give no interval."
-    if bands and (chosen.axis == "onset" or trained.groupby("arm")["steps"].nunique().gt(1).any()):
-        yield (
-            f"A thick line stands only where all {drawn} of its arm have a value; beyond, they are thin"
-            " lines."
-        )
-        ended = trained[data.stopped(trained)].groupby("arm", sort=False).size()
-        if len(ended) and (shown := [name for name in data.CARRIED if f"step.{name}" in metrics]):
-            which = few(
-                [f"{arm}: {count} of {n[str(arm)]}" for arm, count in ended.items()], _NAMED, "; ", " arms"
-            )
-            yield (
-                f"Runs that were stopped after their collapse ({which}) are carried on at their last value in"
-                f" {' and '.join(shown)}."
-            )
-    if baseline:
-        yield (
-            f"All values are differences to the line of {baseline} at the same step; where it ends, so do"
-            " they."
-        )
-    alarm = "" if baseline else ", △ an alarm (dotted line: its threshold)"
-    yield f"▼ onset of a fall{alarm}, ✕ NaN or Inf; the small marker inside tells the arm."
-    if chosen.window.width > 1:
-        yield f"A point is the mean of {chosen.window.width} steps."
-    onset = data.onset_of(runs)
-    healthy = int(onset.isna().sum())
-    if chosen.axis == "onset" and healthy == len(onset):
-        yield "None of these runs fell, so x is the training step."
-    elif chosen.axis == "onset" and healthy:
-        where = f"step {round(onset.median())}, the median onset of the others"
-        yield f"{healthy} of {len(onset)} runs did not fall: they are aligned at {where}."
 
 
 def differences(settings: pd.DataFrame, arms: pd.Series) -> pd.DataFrame:
@@ -286,9 +341,8 @@ def differences(settings: pd.DataFrame, arms: pd.Series) -> pd.DataFrame:
     values.
     """
     kept = settings.drop(columns=["seed", "algorithm"], errors="ignore").replace("", "–")
-    each = {
-        arm: {key: ", ".join(mine[key].unique()) for key in mine}
-        for arm, mine in kept.groupby(arms.to_numpy(), sort=False)
-    }
+    each = {}
+    for arm, mine in kept.groupby(arms.to_numpy(), sort=False):
+        each[arm] = {key: ", ".join(mine[key].unique()) for key in mine}
     rows = pd.DataFrame(each.values(), index=list(each), columns=kept.columns)
     return rows[[key for key in rows if len({*rows[key]} - ({"–"} if " " in str(key) else set())) > 1]]

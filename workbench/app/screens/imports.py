@@ -218,12 +218,6 @@ def _draw_evidence(diagnosis: Diagnosis, run: Imported) -> None:
     drawn = panels[:_PANELS]
     metrics = [panel.metric for panel in panels]
     onset = diagnosis.log.onset
-    export.figure(
-        evidence(drawn, onset, look()),
-        "evidence",
-        lambda: pd.concat([panel.frame for panel in drawn], ignore_index=True),
-        describe=f"{', '.join(metrics[:_PANELS])} over training.",
-    )
     key = []
     if is_marked:
         key.append("Dotted line: the step that the finding with this number names.")
@@ -233,6 +227,13 @@ def _draw_evidence(diagnosis: Diagnosis, run: Imported) -> None:
         key.append("✕ NaN or infinite.")
     if len(panels) > _PANELS:
         key.append(f"Not drawn: {few(metrics[_PANELS:], 3)}.")
+    export.figure(
+        evidence(drawn, onset, look()),
+        "evidence",
+        lambda: pd.concat([panel.frame for panel in drawn], ignore_index=True),
+        describe=f"{', '.join(metrics[:_PANELS])} over training.",
+        key=" ".join(key),
+    )
     note(" ".join(key))
 
 

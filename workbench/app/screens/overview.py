@@ -24,6 +24,7 @@ from sorl.app.experiments import (
     runs,
     settings_of_runs,
     shown,
+    styles,
     watched,
 )
 from sorl.app.export import button, drawing
@@ -47,8 +48,8 @@ from sorl.store.notes import Notes
 
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
 _KEY = (
-    "Curve: success, 0 to 1, over the longest run; dotted line: where the fall began; dashed border: falling;"
-    " ✎ has notes."
+    "Curve: success, 0 to 1, over the longest run; peak: its highest median of five steps; last: its last"
+    " step; dotted line: where the fall began; dashed border: falling; ✎ has notes."
 )
 
 
@@ -259,7 +260,11 @@ def _runs(
         key.append(tag("span", swatch, STATES.get(name, name) or "undecided or running"))
     st.html(tag("p", *key, tag("span", f"{_KEY} A cell opens its run."), css="sorl-key"))
     picture = matrix(
-        cells, success(store, each), palette, lambda run: address("run", experiment=experiment, run=run)
+        cells,
+        success(store, each),
+        palette,
+        lambda run: address("run", experiment=experiment, run=run),
+        styles(each, list(each["arm"].unique())),
     )
     run = drawing(
         picture,
@@ -336,7 +341,8 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
         here["runs drawn"] = here.get("runs drawn", 0) + 1
     here["runs picked"] = list(picked)
     at = [ids.index(run) for run in picked if run in ids]
-    shown = found.assign(duration=found["duration"].map(duration))[list(columns)]
+    lengths = [duration(None if pd.isna(seconds) else seconds) for seconds in found["duration"]]
+    shown = found.assign(duration=lengths)[list(columns)]
     event = st.dataframe(
         shown,
         hide_index=True,

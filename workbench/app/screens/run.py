@@ -19,6 +19,7 @@ from sorl.analysis.runs import nested
 from sorl.app import experiments, export, page, theme
 from sorl.app.curve_data import (
     Chosen,
+    Drawing,
     Row,
     Window,
     alarmed,
@@ -42,6 +43,7 @@ from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.runs import Signal, career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
+from sorl.app.sentences.compare import too_early_sentence
 from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import duration, few, number, table_html, tag, word
 from sorl.app.url import choose_range
@@ -86,7 +88,8 @@ CURVES = tuple(
     )
 )
 _MARKS = (
-    "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+    "▼ onset of the collapse, △ an alarm, dotted line its threshold from where its rule can ring, ✕ NaN or"
+    " Inf."
 )
 _PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", *NOT_RISEN)  # outcomes of runs that stayed up
@@ -146,7 +149,9 @@ def run(store: Store) -> None:
         )
     page.heading("Curves")
     every = {
-        metric: panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows
+        metric: panel(store, chosen, known, metric, Drawing(bands=False))
+        for metric in CURVES
+        if metric in known.rows
     }
     empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
     shown = {m: p for m, p in every.items() if m not in empty}
@@ -156,9 +161,17 @@ def run(store: Store) -> None:
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
-        export.figure(figure, "signals", lambda: drawn([*shown.values()]), describe=words, zooms="range")
+        export.figure(
+            figure,
+            "signals",
+            lambda: drawn([*shown.values()]),
+            describe=words,
+            zooms="range",
+            key=f"{_MARKS}{too_early_sentence(panels)}",
+        )
     missing = ", ".join(map(known.title, empty))
-    note(f"{_MARKS} Not measured in this run: {missing}." if missing else _MARKS)
+    absent = f" Not measured in this run: {missing}." if missing else ""
+    note(f"{_MARKS}{too_early_sentence(panels)}{absent} Drag over a part to zoom.")
     page.heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
     page.heading("Where the time went")
@@ -221,7 +234,8 @@ def as_it_is(store: Store, run: Row) -> dict[str, Any]:
     now = {"steps": int(run["steps"]), "planned": planned, "arm": run["arm"]}
     if row["status"] == "running":  # table `run` knows them when it has ended
         spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
-        now["seconds"] = float(spent[["total", "record"]].sum().sum())
+        seconds = float(spent[["total", "record"]].sum().sum())
+        now["seconds"] = seconds if len(spent) else None  # before its first step nothing is known
     return row | now
 
 
