@@ -1,14 +1,12 @@
 """The app and its menu, what every screen promises, and the screens of arms."""
 
 import json
-import math
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,19 +21,16 @@ from hypothesis import strategies as st
 from sorl.analysis import compare
 from sorl.analysis.runs import runs as runs_of
 from sorl.app import page, store
-from sorl.app.curve_data import Window
 from sorl.app.experiments import choices_of, default_arms, differing, seeds_of
 from sorl.app.export import file_name
 from sorl.app.figures.common import AXES
-from sorl.app.figures.maps import Measure
 from sorl.app.page import SCREENS, TITLES, tab_title
 from sorl.app.screens.compare import default_metrics, differences, regrouped
-from sorl.app.screens.turns import Cell, Turns, headline
+from sorl.app.screens.turns import Cell
 from sorl.app.sentences import collapse
 from sorl.app.sentences.collapse import first_warning
 from sorl.app.sentences.compare import against
 from sorl.app.text import apart, html_text
-from sorl.app.text import number as written
 from sorl.app.theme import LIGHT
 from sorl.store.connect import database, writer
 from sorl.store.reader import Reader
@@ -706,90 +701,6 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
         app.selectbox(key="measure").set_value(measure).run()
         assert app.value("cell") == ["ppo", "12", "3"], "it stays while the diagnostic changes"
         assert f"ordered by {by}" in app.source
-
-
-def view(*onsets: int | None, width: int = 1, **more: Any) -> Turns:
-    """Seeds of ppo with an onset or none, each a run of 40 steps."""
-    steps = pd.Series(onsets, dtype="Int64")
-    found = pd.DataFrame(
-        {"arm": "ppo", "seed": range(len(onsets)), "collapse_step": steps, "onset_low": steps}
-    )
-    found = found.assign(run_id=found["seed"].astype(str), onset_high=steps, outcome="", steps=40, **more)
-    measure = Measure("ratio_geo", "geometric turn ratio", "ratio", "")
-    return Turns(found, "step", [0] * len(onsets), Window(0, 39, width), measure)
-
-
-def block(*values: tuple[int, int, int, float, int]) -> pd.DataFrame:
-    """Cells of ratio near 1 in turns 1 and 2, but for those given: run, step, turn, value, turns."""
-    given = {(run, step, turn): (value, n) for run, step, turn, value, n in values}
-    rows = [(*at, *given.get(at, (1 - 0.001 * at[1], 64))) for at in product(range(3), range(40), (1, 2))]
-    found = pd.DataFrame(rows, columns=["arm", "first_step", "turn_index", "value", "turns"])
-    return found.assign(bucket=found["first_step"], non_finite=found["value"].isna().astype(int))
-
-
-def test_the_headline_is_the_block_after_the_onset_by_run_and_apart_from_what_moved_before() -> None:
-    dead = [(0, step, turn, 7e-6, 64) for step in range(30, 40) for turn in (1, 2)]
-    said, cells = headline(view(29, None, None), block(*dead, (1, 9, 2, 1e-9, 7), (0, 12, 2, 0.6, 9)))
-    assert (
-        said
-        == "Geometric turn ratio. ppo seed 0: below 0.961 in all turns from step 30 on, farthest 7e-06 in"
-        " turn 1, step 30; the fall began after step 29. Usual, in 98 % of the cells in runs that did not"
-        " collapse: 0.961 to 1. Farthest before a fall: 0.6 in turn 2, step 12 of ppo seed 0."
-    )
-    assert cells == [Cell("ppo", 30, 1), Cell("ppo", 12, 2)]
-    said, _ = headline(view(29, 31, None), block(*dead[:1]))
-    assert "seed 0: below 0.961 in 1 of 20 cells from step 30 on" in said
-    assert "ppo seed 1: nothing stands out; the fall began after step 31." in said
-    assert "Before a fall nothing stands out: farthest" in said
-    few = block(*[(0, step, turn, 7e-6, 7) for step in range(29, 40) for turn in (1, 2)])
-    assert "ppo seed 0: no cell of 8 turns from there on" in headline(view(29, None, None), few)[0]
-
-
-def test_without_a_collapse_the_headline_says_if_anything_stands_out_and_what_is_no_number() -> None:
-    calm, _ = headline(view(None, None, None), block())
-    assert "No run collapsed and nothing stands out: farthest" in calm
-    odd, _ = headline(view(None, None, None), block((2, 7, 1, 3.0, 20), (1, 3, 1, math.nan, 64)))
-    assert "No run collapsed. Farthest out: 3 in turn 1, step 7 of ppo seed 2." in odd
-    assert odd.endswith("NaN or Inf in 1 cells, first in ppo seed 1, turn 1, step 3.")
-    assert "nothing can be compared" in headline(view(None, None, None), block().assign(turns=3))[0]
-    diverged = view(None, None, None).runs.assign(outcome=["diverged", "", ""])
-    said, _ = headline(replace(view(None, None, None), runs=diverged), block((0, 39, 2, 50.0, 8)))
-    assert "ppo seed 0: above 1 in 1 of 2 cells from step 39 on, farthest 50 in turn 2" in said
-    assert "; it diverged at step 39." in said
-    both, _ = headline(view(20, 30, 10), block())
-    assert "Usual, in 98 % of the cells before the collapses" in both
-
-
-@given(
-    st.lists(st.sampled_from([None, 0, 5, 12, 39]), min_size=3, max_size=3),
-    st.lists(
-        st.tuples(
-            st.integers(0, 2),
-            st.integers(0, 39),
-            st.integers(1, 2),
-            st.floats(1e-9, 1e9),
-            st.sampled_from([1, 7, 8, 64]),
-        ),
-        max_size=40,
-    ),
-)
-def test_what_the_headline_names_is_in_the_cells(onsets: list[int | None], odd: list[Any]) -> None:
-    cells = block(*odd)
-    said, places = headline(view(*onsets), cells)
-    known = cells[cells["turns"] >= 8]
-    there = {
-        (written(v), t, s) for v, t, s in known[["value", "turn_index", "first_step"]].itertuples(index=False)
-    }
-    named = re.findall(r"(\S+) in turn (\d), step (\d+)", said)
-    assert {(value, int(turn), int(step)) for value, turn, step in named} <= there
-    assert {(c.first, c.turn) for c in places} <= {(step, turn) for _, turn, step in there}
-    for seed, low, k, n, since in re.findall(
-        r"seed (\d): below (\S+) in (\d+) of (\d+) cells from step (\d+)", said
-    ):
-        mine = known[(known["arm"] == int(seed)) & (known["first_step"] >= int(since))]
-        assert (len(mine), int(since) >= (onsets[int(seed)] or 0)) == (int(n), True)
-        near = mine["value"].between(float(low) * 0.995, float(low) * 1.0051)  # equal as written
-        assert 0 <= int((mine["value"] < float(low) * 1.0051).sum()) - int(k) <= int(near.sum())
 
 
 def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(open_screen: Open) -> None:

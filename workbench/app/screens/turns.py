@@ -2,7 +2,6 @@
 cell.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +12,18 @@ import streamlit as st
 
 from sorl.app import export, page
 from sorl.app.curve_data import Chosen, Row, Window, extent, fall_of, fell, onsets, origins
+from sorl.app.deviation import Deviation, find_deviations
 from sorl.app.experiments import choose_arms
 from sorl.app.figures.common import AXES
 from sorl.app.figures.maps import ACROSS, FEW, Heat, Measure, colour_scale, heat
 from sorl.app.page import address, anchor, note
+from sorl.app.sentences.turns import (
+    Broken,
+    RunDeviation,
+    describe_deviations,
+    onset_step,
+    told_cells,
+)
 from sorl.app.store import Diagnostics, Store, dictionary, notation
 from sorl.app.text import number, table_html, word
 from sorl.app.url import choose, choose_range, follow, keep
@@ -39,7 +46,6 @@ _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradie
 # A list below the fold comes into sight; the number of the cell makes the page run this for each.
 _TO_LIST = """<script>/* %d */ requestAnimationFrame(() => requestAnimationFrame(() =>
   document.querySelector('.sorl-listing')?.parentElement.scrollIntoView({ block: 'nearest' })));</script>"""
-NAMED = 3  # runs of a headline
 CELLS = 360  # of all maps in a row: narrower ones could not be told apart
 
 
@@ -158,22 +164,10 @@ def turns(store: Store) -> None:
     if values.empty:
         page.not_recorded("No turn of these runs", "tables turn and turn_step")
         return
-    said, places = headline(view, view.cells(store, range(len(runs)), extreme=extreme))
-    page.answer(said)
-    here = {name: st.query_params.get_all(name) for name in st.query_params}
-    if places:
-        page.links(
-            ["Open the cell:"],
-            *(
-                [
-                    anchor(
-                        f"{cell.arm}, turn {cell.turn}, from step {cell.first}",
-                        address("turns", **here | {"cell": list(map(str, cell))}),
-                    )
-                ]
-                for cell in places
-            ),
-        )
+    every = cells_of_runs(store, arms.every, view.measure)
+    told = deviations_of(every, view.ids, is_ratio=view.is_ratio)
+    page.answer(describe_deviations(view.measure.title, told, broken_cells(every, view.ids)))
+    _link_cells(view, told)
     under = (arms.experiment, axis)
     chosen = keep(
         "cell", under, lambda given: Cell.read(given, arms.names), lambda c: list(map(str, c or ()))
@@ -226,78 +220,46 @@ def turns(store: Store) -> None:
     page.run_links(runs, arms.experiment)
 
 
-def headline(view: Turns, cells: pd.DataFrame) -> tuple[str, list[Cell]]:
-    """Say by run what left the usual range when its collapse began, then what moved before; return those
-    cells, too.
+class RunCells(NamedTuple):
+    """Every run of an experiment, and its cells: a turn index at a step, whatever the figure shows."""
 
-    `cells` are those of each run (`arm` is its place in the runs); those of fewer than FEW turns do not
-    count. Usual is what 98 % of the cells hold in runs that did not collapse; without such a run, before the
-    collapses.
-    """
-    runs = view.runs.to_dict("records")
-    name = view.measure.title
-    width = view.window.width
-    names = [f"{run['arm']} seed {run['seed']}" for run in runs]
-    falls = {place: fall for place, run in enumerate(runs) if (fall := _fall(run))}
-    step = cells["first_step"] + cells["arm"].map(dict(enumerate(view.origins)))
-    began = cells["arm"].map({place: fall[0] for place, fall in falls.items()}).astype(float)
-    cells = cells.assign(step=step, last=step + width - 1, began=began)
-    finite = cells["value"].map(math.isfinite) & ((cells["value"] > 0) | (not view.is_ratio))
-    known = cells[finite & (cells["turns"] >= FEW)]
-    early = known["last"] < known["began"]
-    steady = known["began"].isna()
-    usual = known[steady]
-    whose = "in runs that did not collapse"
-    if usual.empty:
-        usual = known[early]
-        whose = "before the collapses"
-    if usual.empty:
-        return f"{name}: no cell of {FEW} turns {whose}, so nothing can be compared.", []
-    low, high = usual["value"].quantile([0.01, 0.99], interpolation="nearest")
-    size = known["value"].map(math.log) if view.is_ratio else known["value"]
-    known = known.assign(away=(size - size[usual.index].median()).abs())
-    edge = known.loc[usual.index, "away"][usual["value"].between(low, high)].max()
+    runs: pd.DataFrame
+    cells: pd.DataFrame  # run_id, step, turn_index, value, turns, non_finite
 
-    def farthest(rows: pd.DataFrame) -> tuple[str, Any]:
-        row = rows.astype(object).iloc[int(rows["away"].to_numpy().argmax())]
-        steps = f"step {row['step']:,}" if width == 1 else f"steps {row['step']:,} to {row['last']:,}"
-        return f"{number(row['value'])} in turn {row['turn_index']}, {steps}", row
 
-    told: list[tuple[int, str, Any]] = []  # cells out of the usual range, a sentence, the farthest cell
-    for place, fall in falls.items():
-        since = known[(known["arm"] == place) & (known["last"] >= fall[0])]
-        out = since[~since["value"].between(low, high)]
-        ends = fell(runs[place])
-        ends = f"; the fall began {ends}." if ends else f"; it diverged at step {fall[0]:,}."
-        if len(out) <= 0.02 * len(since):  # as few as in the others
-            what = "nothing stands out" if len(since) else f"no cell of {FEW} turns from there on"
-            told.append((0, f"{names[place]}: {what}{ends}", None))
-            continue
-        since = since[since["step"] >= out["step"].min()]
-        sides = {f"below {number(low)}": out["value"] < low, f"above {number(high)}": out["value"] > high}
-        side = " or ".join(words for words, there in sides.items() if there.any())
-        where = "all turns" if len(out) == len(since) else f"{len(out)} of {len(since)} cells"
-        words, row = farthest(out)
-        from_there = f"from step {since['step'].min():,} on, farthest {words}"
-        told.append((len(out), f"{names[place]}: {side} in {where} {from_there}{ends}", row))
-    told.sort(key=lambda one: -one[0])
-    lines = [f"{name[0].upper()}{name[1:]}.", *(words for _, words, _ in told[:NAMED])]
-    lines += [f"{len(told) - NAMED} more runs fell."] if len(told) > NAMED else []
-    lines.append(f"Usual, in 98 % of the cells {whose}: {number(low)} to {number(high)}.")
-    shown = [row for _, _, row in told[:NAMED] if row is not None]
-    if len(others := known[early] if falls else known):
-        words, row = farthest(others)
-        quiet = row["away"] <= edge * (1 if falls and steady.any() else 2)  # 2: of these very cells
-        verdict = ("Before a fall" if falls else "No run collapsed and") + " nothing stands out: farthest "
-        loud = "Farthest before a fall: " if falls else "No run collapsed. Farthest out: "
-        lines.append(f"{verdict if quiet else loud}{words} of {names[row['arm']]}.")
-        shown.append(row)
-    if len(broken := cells[cells["non_finite"] > 0]):
-        row = broken.astype(object).iloc[int(broken["step"].to_numpy().argmin())]
-        where = f"{names[row['arm']]}, turn {row['turn_index']}, step {row['step']:,}"
-        lines.append(f"NaN or Inf in {len(broken)} cells, first in {where}.")
-    return " ".join(lines), [
-        Cell(runs[r["arm"]]["arm"], int(r["first_step"]), int(r["turn_index"])) for r in shown
+def cells_of_runs(store: Store, runs: pd.DataFrame, measure: Measure) -> RunCells:
+    """Return the means of a measure at every step and turn index of each run."""
+    starts = [0] * len(runs)
+    first, last = extent(store, runs, starts)
+    cells = store.query(
+        "heat",
+        runs=list(runs["run_id"]),
+        origins=starts,
+        arms=list(range(len(runs))),
+        first=first,
+        last=last,
+        width=1,
+        column=measure.name,
+        log=measure.unit == "ratio",
+    )
+    ids = runs["run_id"].to_numpy()[cells["arm"]]
+    return RunCells(runs, cells.assign(run_id=ids, step=first + cells["bucket"], value=cells["mean"]))
+
+
+def deviations_of(every: RunCells, run_ids: Sequence[str], *, is_ratio: bool) -> list[RunDeviation]:
+    """Return where some runs leave their usual band, which all runs of the experiment make."""
+    rows = {str(run["run_id"]): run for run in every.runs.to_dict("records")}
+    falls = {name: fall[0] for name, run in rows.items() if (fall := _fall(run)) is not None}
+    found = find_deviations(every.cells, falls, is_ratio=is_ratio)
+    nothing = Deviation(None, None, 0, 0)
+    return [
+        RunDeviation(
+            f"{rows[name]['arm']} seed {rows[name]['seed']}",
+            _fall_in_words(rows[name]),
+            onset_step(rows[name]),
+            found.get(name, nothing),
+        )
+        for name in run_ids
     ]
 
 
@@ -308,6 +270,42 @@ def _fall(run: Row) -> tuple[int, int] | None:
     if (fall := fall_of(run)) is None and run["outcome"] == "diverged" and pd.notna(run["steps"]):
         return int(run["steps"]) - 1, int(run["steps"]) - 1
     return fall
+
+
+def _fall_in_words(run: Row) -> str:
+    """Say when a run began to fall; nothing of one that did not."""
+    if words := fell(run):
+        return words
+    fall = _fall(run)
+    return "" if fall is None else f"at step {fall[0]:,}, where it diverged"
+
+
+def broken_cells(every: RunCells, run_ids: Sequence[str]) -> Broken | None:
+    """Return how many cells of some runs have NaN or Inf, and the first; None where none has."""
+    cells = every.cells[every.cells["run_id"].isin(run_ids) & (every.cells["non_finite"] > 0)]
+    if cells.empty:
+        return None
+    first = cells.sort_values(["step", "turn_index"]).iloc[0]
+    run = every.runs[every.runs["run_id"] == first["run_id"]].iloc[0]
+    name = f"{run['arm']} seed {run['seed']}"
+    return Broken(len(cells), name, int(first["turn_index"]), int(first["step"]))
+
+
+def _link_cells(view: Turns, told: Sequence[RunDeviation]) -> None:
+    """Lead to the cells that the sentences name, as far as the figure shows them."""
+    here = {name: st.query_params.get_all(name) for name in st.query_params}
+    runs = view.runs.assign(origin=view.origins)
+    names = dict(zip(runs["arm"] + " seed " + runs["seed"].astype(str), runs.to_dict("records"), strict=True))
+    found = []
+    for name, out in told_cells(told):
+        run = names[name]
+        bucket = (out.step - run["origin"] - view.window.first) // view.window.width
+        cell = view.cell(run["arm"], bucket, out.turn)
+        if view.window.first <= cell.first <= view.window.last:
+            words = f"{name}, turn {out.turn}, step {out.step:,}"
+            found.append([anchor(words, address("turns", **here | {"cell": list(map(str, cell))}))])
+    if found:
+        page.links(["Open the cell:"], *found)
 
 
 def listed(
