@@ -22,7 +22,8 @@ from sorl.store.sync import sync
 
 EXPERIMENT = "quickstart"
 WHOLE = ("ppo",)  # arms of which both seeds are kept, and each epoch of the turns
-# steps; away from a fall the tokens of one in so many are kept, and of the other arms the last epoch's turns
+# steps; away from a fall the tokens of one in so many are kept, and of the other arms the text of one in so many
+# and the last epoch's turns
 EVERY = 3
 AROUND = 4  # steps before and after the onset of which all tokens are kept
 # Bits of the mantissa that are kept: 8 are a relative error of .2 % at most. Tables without an entry stay
@@ -67,6 +68,8 @@ def _copy(source: Path, target: Path, whole: bool, onset: int | None) -> None:
             steps = rows["step"].to_numpy()
             near = np.zeros(len(steps), bool) if onset is None else np.abs(steps - onset) <= AROUND
             rows = rows.filter(pa.array(near | (steps % EVERY == 0)))
+        if table.name == "transcript" and not whole:
+            rows = rows.filter(pa.array(rows["step"].to_numpy() % EVERY == 0))
         if table.name == "turn" and not whole:
             rows = rows.filter(pc.equal(rows["epoch"], pc.max(rows["epoch"])))
         rows = rounded(rows, BITS[table.name]) if table.name in BITS else rows

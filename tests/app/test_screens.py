@@ -687,10 +687,12 @@ def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_scre
     assert app.value("measure") == "ratio_geo"
     assert "Click a cell" in app.source
     said = (
-        r"Geometric turn ratio. ppo seed \d: below [\d.]+ or above [\d.]+ in \d+ of \d+ cells from step 1\d"
+        r"Geometric turn ratio. ppo seed \d: turn \d first leaves its usual band at step \d+, .* with [\d.]+"
     )
     assert re.search(said, app.source)
-    where = re.findall(r'<a href="turns\?([^"]*)">ppo, turn', app.run().source)[0].replace("&amp;", "&")
+    where = re.findall(r'<a href="turns\?([^"]*)">ppo seed \d, turn', app.run().source)[0].replace(
+        "&amp;", "&"
+    )
     linked = open_screen("turns", **parse_qs(where))
     assert linked.value("arm") == app.value("arm")
     assert re.search(r"ppo, turn \d, step \d+: 16 trajectories", linked.source)

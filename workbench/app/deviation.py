@@ -95,7 +95,7 @@ def _deviation_in(judged: pd.DataFrame, bands: Mapping[int, Band]) -> Deviation:
     out = judged[judged["distance"] > 0]
     lasting = out[_goes_on(judged).loc[out.index]]
     first = lasting.iloc[0] if len(lasting) else None
-    farthest = out.loc[out["distance"].idxmax()] if len(out) else None
+    farthest = out.iloc[int(out["distance"].to_numpy().argmax())] if len(out) else None
     return Deviation(_cell(first, bands), _cell(farthest, bands), len(out), len(judged))
 
 
