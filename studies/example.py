@@ -22,8 +22,8 @@ from sorl.store.sync import sync
 
 EXPERIMENT = "quickstart"
 WHOLE = ("ppo",)  # arms of which both seeds are kept, and each epoch of the turns
-# steps; away from a fall the tokens of one in so many are kept, and of the other arms the text of one in so many
-# and the last epoch's turns
+# Of one step in so many the tokens are kept (around a fall of all); of the other arms the texts of one step
+# in so many, and the turns of the last epoch.
 EVERY = 3
 AROUND = 4  # steps before and after the onset of which all tokens are kept
 # Bits of the mantissa that are kept: 8 are a relative error of .2 % at most. Tables without an entry stay

@@ -35,6 +35,7 @@ ENDS = {
         "None of these runs raised",
         "did not record their alarms",
     ),
+    "conversations": ("Conditions know:", "No text of this run"),
     "episode": ("Point at a name",),
     "replay": ("in Episode", "no stored batch"),
     "run": ("Files",),
