@@ -17,7 +17,11 @@ from tests.e2e.browser import ENDS, NO_CHROMIUM, browser, chromium, new_page, se
 
 WIDTHS = (1280, 1920)
 # Screen -> query of its address; without one a screen opens with a collapsed run where there is one.
-VIEWS = dict.fromkeys(ENDS, "") | {"compare": "arm=ppo&arm=s-ppo&arm=st-ppo", "glossary": "find=clip_bias"}
+VIEWS = dict.fromkeys(ENDS, "") | {
+    "compare": "arm=ppo&arm=s-ppo&arm=st-ppo",
+    "conversations": "words=need+rival",
+    "glossary": "find=clip_bias",
+}
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
 # the place of the figure in the report

@@ -29,6 +29,7 @@ from sorl.spec import InputError
 from sorl.spec import table as declaration
 from sorl.spec.files import naming
 
+_TEXTS = ("transcript",)  # tables of long texts, which are worth a slower compression
 TOGETHER = 0.05  # seconds in which the tables of one step arrive
 TYPES = {
     "VARCHAR": pa.string(),
@@ -228,7 +229,8 @@ def _put(
         for rows, columns in chunks
     ]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.concat_tables(tables), sink, compression="snappy", use_dictionary=False)
+    compression = "zstd" if table in _TEXTS else "snappy"
+    pq.write_table(pa.concat_tables(tables), sink, compression=compression, use_dictionary=False)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.writing")
     with naming(target):
