@@ -292,7 +292,7 @@ def test_the_silence_of_a_run_whose_alarms_were_not_recorded_tells_nothing(
     shown = open_screen("collapse", kinds.runs, arm=["imported", "healthy"]).source
     assert "The runs that collapsed did not record their alarms." in shown
     every = runs_of(kinds, "kinds")
-    leads, _ = first_alarms(kinds, every, dictionary(kinds))
+    leads = first_alarms(kinds, every, dictionary(kinds)).leads
     fell = every["collapse_step"].notna() & (every["run_id"] != "imported")
     assert set(leads["collapsed"]) == {int(fell.sum())}
     assert "None of these runs collapsed." in open_screen("collapse", kinds.runs, arm=["never", "one"]).source

@@ -751,7 +751,7 @@ def test_a_tab_is_named_after_what_is_chosen_and_the_menu_follows_the_hunt(
     ]
     assert tab_title("run", "\u202etxet") == "\ufffdtxet · Run · sorl"
     assert tab_title("sql", "sql", falling=2) == "▼ 2 falling · SQL · sorl"
-    assert SCREENS[:5] == ("overview", "run", "turns", "episode", "replay")
+    assert SCREENS[:6] == ("overview", "run", "turns", "conversations", "episode", "replay")
 
 
 @pytest.mark.parametrize("screen", ["run", "compare", "collapse", "turns", "episode"])

@@ -146,6 +146,10 @@ def test_every_named_query_states_its_grain_and_runs(store: Store, name: str) ->
         "lowest": False,
         "experiment": "demo",
         "question": "who",
+        "pattern": "e[0-9]",
+        "around": ".{0,9}e[0-9].{0,9}",
+        "steps": [3],
+        "trajectories": [0],
     }
     grain, text = module.sql(name)
     assert grain.startswith("One row")
