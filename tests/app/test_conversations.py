@@ -16,9 +16,7 @@ SMALL = Shape(steps=4, trajectories=4, turns=2, epochs=1, steps_per_segment=4)
 def test_every_text_that_was_kept_is_listed_and_its_share_is_said(open_screen: Open) -> None:
     source = open_screen("conversations", run=PPO).source
     assert "180 conversations: search for words, or narrow them by conditions." in source
-    assert (
-        "The text of 180 of 240 rollouts (75 %: whole prompt groups, others at every step) is kept" in source
-    )
+    assert "The text of 180 of 240 rollouts (75 %) is kept" in source
 
 
 def test_words_are_found_in_any_case_with_what_stands_around_them(open_screen: Open) -> None:

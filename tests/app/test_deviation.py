@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sorl.app.deviation import FEW_TURNS, Band, Deviation, find_deviations
+from sorl.app.deviation import Band, Deviation, find_deviations
+from sorl.app.figures.maps import FEW
 from sorl.app.sentences.turns import Broken, RunDeviation, describe_deviations, told_cells
 from sorl.app.text import number
 from tests.app.conftest import Open
@@ -74,11 +75,11 @@ def test_without_a_run_that_stood_the_band_is_of_its_own_first_steps() -> None:
 
 
 def test_cells_of_few_turns_are_not_judged() -> None:
-    odd = [("a", step, 1, 0.2, FEW_TURNS - 1) for step in range(9, 20)]
+    odd = [("a", step, 1, 0.2, FEW - 1) for step in range(9, 20)]
     assert "first leaves its usual band at step 9" not in sentences({"a": 12}, *odd)
     found = find_deviations(cells().assign(turns=3), {"a": 12}, is_ratio=True)
     text = describe_deviations("ratio", named(found, {"a": 12}), None)
-    assert f"a: nothing to compare with, cells need {FEW_TURNS} turns; the fall began after step 12." in text
+    assert f"a: nothing to compare with, cells need {FEW} turns; the fall began after step 12." in text
 
 
 def test_numbers_that_are_none_are_counted_by_themselves() -> None:
@@ -104,7 +105,7 @@ def judged_values(drawn: pd.DataFrame, is_ratio: bool) -> Values:
     return {
         (row.run_id, row.step, row.turn_index): row.value
         for row in drawn.itertuples()
-        if row.turns >= FEW_TURNS and math.isfinite(row.value) and (row.value > 0 or not is_ratio)
+        if row.turns >= FEW and math.isfinite(row.value) and (row.value > 0 or not is_ratio)
     }
 
 

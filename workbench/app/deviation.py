@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-FEW_TURNS = 8  # of a cell below which nothing is said of it
+from sorl.app.figures.maps import FEW
+
 _FEW_CELLS = 20  # of a turn index below which its band is that of all turn indices
 _OWN_SHARE = 1 / 3  # of the steps before a fall, from which a run's own band is made
 _FEWEST_STEPS = 3
@@ -65,7 +66,7 @@ def find_deviations(cells: pd.DataFrame, falls: Mapping[str, int], *, is_ratio: 
     `cells`: run_id, step, turn_index, value, turns; a row a cell of each run of the experiment. `falls`:
     run_id -> first step at which it may have begun to fall. Distances of ratios are of logarithms.
     """
-    known = cells[(cells["turns"] >= FEW_TURNS) & np.isfinite(cells["value"].astype(float))]
+    known = cells[(cells["turns"] >= FEW) & np.isfinite(cells["value"].astype(float))]
     if is_ratio:
         known = known[known["value"] > 0]
     size = np.log(known["value"].astype(float)) if is_ratio else known["value"].astype(float)

@@ -13,7 +13,7 @@ def describe_kept(hits: Hits, size_bytes: int) -> str:
     kept = len(hits.with_text)
     every = len(hits.rollouts)
     which = "all" if kept == every else f"{kept:,} of"
-    share = "" if kept == every else f" ({percent(kept / every)}: whole prompt groups, others at every step)"
+    share = "" if kept == every else f" ({percent(kept / every)})"
     steps = hits.with_text["step"].nunique()
     size = f" They take {decimal(size_bytes)}, compressed." if size_bytes else ""
     return (

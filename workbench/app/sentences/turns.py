@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sorl.app.deviation import FEW_TURNS, Band, Deviation, OutCell
+from sorl.app.deviation import Band, Deviation, OutCell
+from sorl.app.figures.maps import FEW
 from sorl.app.text import number
 from sorl.diagnosis.standing import counted, from_onset
 
@@ -67,9 +68,7 @@ def _order(run: RunDeviation) -> tuple[bool, int]:
 def _of_run(run: RunDeviation) -> str:
     deviation = run.deviation
     if not deviation.is_known:
-        return (
-            f"{run.name}: nothing to compare with, cells need {FEW_TURNS} turns; the fall began {run.fall}."
-        )
+        return f"{run.name}: nothing to compare with, cells need {FEW} turns; the fall began {run.fall}."
     if deviation.first is None:
         single = f" for two steps ({counted(deviation.cells, 'single cell')} did)" if deviation.cells else ""
         return f"{run.name}: no turn leaves its usual band{single}; the fall began {run.fall}."
