@@ -209,6 +209,7 @@ PLANTED = {
     "stale_discard_bias": long_ones_dropped,
     "resume_skip": set_back,
 }
+OF_LOGS = {"zero_gradient", "unscaled_gradient"}  # test_scalars.py
 DYNAMICS = {"off_policy", "step_size"}  # they explain a collapse: test_collapse.py
 FALLBACK = {"not_sampled"}  # where no transcripts were kept
 # test_gap.py
@@ -228,7 +229,7 @@ def names(tables, settings=None, **run):
 
 def test_every_cause_is_planted_here_or_explains_a_collapse_and_has_the_name_of_its_fault():
     known = {cause.name for cause in CAUSES if not cause.scalar}  # the others: test_scalars.py
-    assert set(PLANTED) | DYNAMICS | FALLBACK | OF_OTHER_TRAINERS == known
+    assert set(PLANTED) | DYNAMICS | FALLBACK | OF_OTHER_TRAINERS | OF_LOGS == known
     assert set(FAULTS) <= known
 
 

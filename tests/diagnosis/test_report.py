@@ -38,6 +38,7 @@ OTHER = re.compile(
     rf"|moves the reward by {N}|by {N}|NaN or Inf in step \d+"
     rf"|in \d+ steps the gradient norm is {N} to {N} times|is {N} nats a token in the first step"
     r"|where it should be 0"
+    rf"|the gradient norm is {N} to {N}|in runs that learn it is rarely above 100"
     r"|drops after step \d+(?: \(95 %: \d+ to \d+, if it drops at once\))?; the fall is certain at step \d+"
 )
 

@@ -284,6 +284,21 @@ LOGS: dict[str, tuple[list[list[Change]], list[list[Change]]]] = {
         [[level("step.kl_ref", lambda t: 0.001 + 0 * t, 1e-4), rewarded(lambda t: 0.4 + 0 * t)]],
         [[level("step.kl_ref", lambda t: 0.001 + 0 * t, 1e-4)]],
     ),
+    "zero_gradient": (
+        [
+            [
+                times("minibatch.grad_norm", lambda t: 0 * t),
+                times("step.kl_ref", lambda t: 0 * t),
+                rewarded(lambda t: 0.4 + 0 * t),
+            ]
+        ],
+        # Adapters of which no norm is taken: the KL moves.
+        [[times("minibatch.grad_norm", lambda t: 0 * t)]],
+    ),
+    "unscaled_gradient": (
+        [[times("minibatch.grad_norm", lambda t: 1e9 + 0 * t)]],
+        [[times("minibatch.grad_norm", lambda t: 1e2 + 0 * t)]],
+    ),
     "reference_mismatch": (
         [[plus("step.kl_ref", lambda t: 0.9 + 0 * t)]],
         [[plus("step.kl_ref", ramp(0, 0.3, 0.3))]],
@@ -306,6 +321,50 @@ def made(changes: list[Change], seed: int = 0, steps: int = STEPS) -> Columns:
 
 def names(columns: Columns, settings: dict[str, object] | None = None) -> list[str]:
     return [finding.cause.name for finding in diagnose(log(columns, settings)).findings]
+
+
+SHORT = {
+    "minibatch.grad_norm": [0.0, 0.0],
+    "step.kl_ref": [0.0, 0.0],
+    "step.reward": [0.3, 0.4],
+    "step.zero_advantage_frac": [0.2, 0.1],
+}
+
+
+MOVING = {"minibatch.grad_norm": [0.3, 0.2], "step.kl_ref": [0.0, 0.001]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, ["zero_gradient"]),
+        ({"step.zero_advantage_frac": [1.0, 1.0]}, []),
+        ({"step.entropy": [0.0, 0.001]}, []),
+        ({"step.kl_ref": [0.0, 0.002]}, []),
+        ({"minibatch.grad_norm": [0.4, 0.0]}, []),
+        ({"minibatch.grad_norm": [3e9, 2e9]}, ["unscaled_gradient"]),
+        ({"minibatch.grad_norm": [300.0, 900.0]}, []),
+        (MOVING | {"step.truncated_frac": [1.0, 0.95]}, ["truncation"]),
+        (MOVING | {"step.truncated_frac": [1.0, 0.4]}, []),
+        (MOVING | {"step.zero_advantage_frac": [1.0, 1.0], "step.reward": [0.0, 0.0]}, ["groups_too_hard"]),
+        (MOVING | {"step.zero_advantage_frac": [1.0, 1.0], "step.reward": [1.0, 1.0]}, ["groups_too_easy"]),
+        (MOVING | {"step.zero_advantage_frac": [1.0, 1.0], "step.reward": [0.3, 0.4]}, []),
+        (MOVING | {"step.kl_ref": [3.0, 3.0]}, ["reference_mismatch"]),
+    ],
+)
+def test_a_level_that_matters_whatever_the_noise_is_named_in_a_log_of_two_rows(
+    changed: dict[str, list[float]], expected: list[str]
+) -> None:
+    columns = {name: np.array(values) for name, values in {**SHORT, **changed}.items()}
+    findings = diagnose(log(columns)).findings
+    assert [finding.cause.name for finding in findings] == expected
+    assert all(finding.severity == "warning" for finding in findings)
+
+
+def test_a_gradient_of_absurd_size_is_told_with_its_smallest_and_largest_norm() -> None:
+    columns = {**SHORT, "minibatch.grad_norm": [3e9, 2e9]}
+    (finding,) = diagnose(log({name: np.array(values) for name, values in columns.items()})).findings
+    assert finding.clue.says.startswith("the gradient norm is 2e+09 to 3e+09 in 2 rows;")
 
 
 def test_every_cause_of_scalars_has_a_log_here() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 from sorl.diagnosis.attribution import Culprit
-from sorl.diagnosis.changepoint import Evidence, Slump
+from sorl.diagnosis.changepoint import SHORTEST, Evidence, Slump
 from sorl.diagnosis.log import Log
 from sorl.spec import first_paragraph
 from sorl.spec.evidence import Removal
@@ -89,6 +89,8 @@ class Cause:
     # A log of scalars shows it, by medians of tenths of a run; of a short run with a ledger finer causes know
     # more.
     scalar: bool = False
+    # What a log of fewer rows than a curve needs may show: a level that matters whatever the noise.
+    when_short: Callable[[Log], Clue | None] | None = field(default=None, repr=False)
     rewarded: bool = False  # the reward may rise with it, so a reward that holds does not make it harmless
     # Identities of an audit whose violation this cause explains: what the log shows of it is then proved.
     breaks: tuple[str, ...] = ()
@@ -111,7 +113,10 @@ class Cause:
     def clue(self, log: Log) -> Clue | None:
         """Look for the cause in a log; None where a curve that it needs has too few points."""
         curves = [log.curve(name) for name in self.needs] if self.scalar else []
-        return None if None in curves else self.look(log, *curves)
+        if None not in curves:
+            return self.look(log, *curves)
+        is_short = not log.ledger and log.steps < SHORTEST
+        return self.when_short(log) if is_short and self.when_short is not None else None
 
 
 def cause(*needs: str, **declared: Any) -> Callable[[Callable[..., Clue | None]], Cause]:

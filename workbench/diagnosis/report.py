@@ -418,6 +418,8 @@ def not_looked_at(d: Diagnosis) -> list[str]:
     unlogged = _unlogged(d)
     lines = _what_to_log(d.log, unlogged) if d.log.reading else _cannot_tell(d, unlogged)
     short = too_short(d)
+    if d.findings and d.log.steps < SHORTEST:
+        lines.append(f"Most causes need {SHORTEST} rows to be looked for; this log has {d.log.steps}.")
     if short and d.log.steps >= SHORTEST:
         lines.append(f"Logged too seldom to look for {', '.join(short)}: {SHORTEST} values are needed.")
     deep = len(d.unanswered) - len(set(chain.from_iterable(unlogged.values())))

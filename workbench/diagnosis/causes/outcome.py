@@ -28,6 +28,7 @@ SHORT = 0.4  # of the length of the start
 # of the answers: where fewer were cut at the start, and where it was always so
 CUT = 0.12
 LIMIT = 0.2
+ALL_CUT = 0.9  # of the answers in every row: where it matters however few the rows are
 FALLEN = 0.75  # of the share of cut answers at the start, below which it falls by itself
 CEILING = 0.95  # of the greatest length, at which answers are pinned
 PINNED_FROM = 0.67  # of it, below which they were at first
@@ -49,10 +50,49 @@ _ANSWER = re.compile(
 _FORM = re.compile(r"form|len|brev|style|tag|think|xml|json|struct|repeti|lang|tool|turn|penalty|bonus")
 
 
+def _all_solved(log: Log) -> Clue | None:
+    """Find in a short log that every group has the best reward."""
+    return _all_idle(log, 1.0)
+
+
+def _all_failed(log: Log) -> Clue | None:
+    """Find in a short log that every group has a reward of zero."""
+    return _all_idle(log, 0.0)
+
+
+def _all_idle(log: Log, reward: float) -> Clue | None:
+    idle = log.series("step", "zero_advantage_frac")
+    rewards = log.series("step", "reward")
+    if idle.empty or rewards.empty or float(idle.min()) < 1 or not (rewards == reward).all():
+        return None
+    step = int(idle.index[0])
+    rows = _all_rows(len(idle))
+    shown = Evidence("step.zero_advantage_frac", step, float(idle.iloc[0]), 0.0)
+    says = f"in {rows} all rollouts of every group have the reward {reward:g}: they give no gradient"
+    return Clue("sign", 0.7, step, says, (shown,), from_the_start=True)
+
+
+def _all_cut(log: Log) -> Clue | None:
+    """Find in a short log that nearly every answer is cut."""
+    cut = log.series("step", "truncated_frac")
+    if cut.empty or float(cut.min()) < ALL_CUT:
+        return None
+    step = int(cut.index[0])
+    share = "all answers" if cut.min() == 1 else f"at least {100 * cut.min():.0f} % of the answers"
+    says = f"{share} end at the token limit in {_all_rows(len(cut))}"
+    shown = Evidence("step.truncated_frac", step, float(cut.iloc[0]), 0.0)
+    return Clue("sign", 0.7, step, says, (shown,), from_the_start=True)
+
+
+def _all_rows(count: int) -> str:
+    return "the only row" if count == 1 else f"all {count:,} rows"
+
+
 @scalar(
     "reward",
     severity="warning",
     rewarded=True,
+    when_short=_all_solved,
     change="Sample harder prompts, or draw others in place of solved groups (dynamic sampling).",
     test=(
         "on harder prompts the share of groups without an advantage must fall, and the evaluation rise again"
@@ -71,6 +111,7 @@ def groups_too_easy(log: Log, reward: Curve) -> Clue | None:
 @scalar(
     "reward",
     explains=("component_dominates",),
+    when_short=_all_failed,
     change="Start from easier prompts or a better model, draw larger groups, or give partial reward.",
     test="on easier prompts, or in groups twice as large, the share of groups without an advantage must fall",
     options=("learn.group_size", "sampling"),
@@ -217,6 +258,7 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
 @scalar(
     "step.truncated_frac",
     explains=("groups_too_hard", "length_hacking"),
+    when_short=_all_cut,
     change=(
         "Raise the token limit, leave truncated answers out of the loss, or penalise length before the limit."
     ),
