@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from sorl.app import transcript as html
+from sorl.app.curve_data import Fall
 from sorl.app.episode_data import Side, in_epoch, pieces
 from sorl.app.experiments import ranked, worst_epoch
 from sorl.app.overlay import OVERLAYS, Scale
@@ -369,19 +370,19 @@ def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen
 
 
 @pytest.mark.parametrize(
-    ("values", "broken", "onset", "lowest", "step"),
+    ("values", "broken", "fall", "lowest", "step"),
     [
         ([1.0, 9.0, 2.0], (), None, False, 1),
         ([1.0, 0.2, 2.0], (), None, True, 1),
-        ([4.0, 3.0, 9.0], (), (1, 1), False, 1),
-        ([9.0, 1.0, 3.0], (), (1, 2), False, 2),  # at the onset
-        ([9.0, None, 3.0], (), (1, 1), False, 0),  # nothing measured at the onset
+        ([4.0, 3.0, 9.0], (), Fall(1, 1, 1), False, 1),
+        ([9.0, 1.0, 3.0], (), Fall(1, 2, 1), False, 2),  # at the onset
+        ([9.0, None, 3.0], (), Fall(1, 1, 1), False, 0),  # nothing measured at the onset
         ([1.0, None, 9.0], (1,), None, False, 1),  # NaN before all
         ([None, None, None], (), None, False, 2),
     ],
 )
-def test_it_begins_at_the_spike(values: Any, broken: Any, onset: Any, lowest: bool, step: int) -> None:
-    assert signal(values, broken=broken, onset=onset, steps=3, lowest=lowest).spike == step
+def test_it_begins_at_the_spike(values: Any, broken: Any, fall: Any, lowest: bool, step: int) -> None:
+    assert signal(values, broken=broken, fall=fall, steps=3, lowest=lowest).spike == step
 
 
 def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_trajectory_is_always_drawn() -> (

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sorl.analysis.survival import curve
-from sorl.app.curve_data import Window, alarm_leads, banded, lone
+from sorl.app.curve_data import Fall, Window, alarm_leads, banded, lone
 from sorl.app.figures import runs as of_runs
 from sorl.app.figures.common import AXES, KINDS
 from sorl.app.figures.curves import GROUPS, Marks, Panel, Threshold, _stacked, chart, curves, single_out
@@ -421,7 +421,7 @@ def peaked(values: list[float | None], chosen: int = 0, **more: Any) -> Any:
 
 
 def test_a_point_of_a_signal_can_be_clicked_says_if_tokens_were_kept_and_carries_its_alarm() -> None:
-    figure = peaked([1.0, 2.0, 9.0], chosen=2, kept=[1], onset=(1, 1))
+    figure = peaked([1.0, 2.0, 9.0], chosen=2, kept=[1], fall=Fall(1, 1, 1))
     found = {t.marker.symbol: list(t.customdata) for t in figure.data if t.mode == "markers"}
     assert (found["circle"], found["circle-open"]) == ([1], [0, 2])
     assert [(s.x0, s.line.dash) for s in figure.layout.shapes] == [(2, None), (1.0, "2px,3px")]

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from sorl.app import page
 from sorl.app.curve_data import first_alarm, first_alarms, stands
 from sorl.app.experiments import runs as runs_of
-from sorl.app.figures.runs import Signal
 from sorl.app.screens import replay
-from sorl.app.screens.run import as_it_is, findings, held_out, moment, not_finite, settings, told
+from sorl.app.screens.run import as_it_is, findings, held_out, not_finite, settings, told
 from sorl.app.store import Store, dictionary
 from sorl.app.text import percent
 from sorl.diagnosis.report import place
@@ -339,18 +338,6 @@ def test_what_was_not_measured_is_not_said() -> None:
     assert not_finite([{"kind": "non_finite", "step": 3, "diagnostic": ""}]) == (
         "First NaN or Inf at step 3, in the loss or a gradient.",
         3,
-    )
-    points = pd.DataFrame(
-        {"step": range(8), "value": [1.0, 1.0, 90.0, *[1.0] * 5], "broken_step": [None] * 8}
-    )
-    signal = Signal("ratio_max", "largest token ratio", "ratio", "", points, pd.DataFrame())
-    rows = [{"trajectory": 4, "gradient_share": None}]
-    assert moment(signal, 90.0, None, rows) == "The sharpest moment: step 2, with largest token ratio 90."
-    said = moment(signal, 90.0, 2, [rows[0] | {"gradient_share": math.nan}])
-    assert said.endswith("; the share of trajectory 4 in this step's gradient is NaN.")
-    said = moment(signal, 90.0, 2, [rows[0] | {"gradient_share": 0.5}] * 4)
-    assert said.endswith(
-        "; trajectory 4 has 50 % of this step's gradient, 2 x an equal share, the most of 4."
     )
 
 

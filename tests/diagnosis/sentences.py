@@ -104,13 +104,20 @@ CHECKS = {
         "SELECT arg_min(success, step) AS first, min(step) AS begun, arg_max(success, step) AS last, "
         "max(step) AS ended FROM evaluation WHERE run_id = $run"
     ),
-    rf"The sharpest moment: step (?P<step>\d+), {_BEFORE}, with largest gradient norm (?P<most>{N}); "
+    r"The sharpest step (?:at the fall \(after step (?P<onset>\d+)\)"
+    r"|about the fall \(95 %: after steps (?P<low>\d+) to (?P<high>\d+)\)): "
+    rf"step (?P<step>\d+), {_BEFORE}, with largest gradient norm (?P<most>{N})"
+    rf"(?: \(its highest is (?P<top>{N}), at step (?P<farthest>\d+)\))?; "
     rf"trajectory (?P<worst>\d+) has (?P<share>\d+) % of this step's gradient, (?P<times>{N}) x an equal"
     r" share, "
     rf"the most of (?P<n>\d+)": (
         "WITH near AS (SELECT s.step, grad_norm_max FROM step s JOIN run USING (run_id) WHERE run_id = $run "
         "AND s.step BETWEEN onset_low AND onset_high) SELECT (SELECT max(grad_norm_max) FROM near) AS most, "
         f"(SELECT arg_max(step, grad_norm_max) FROM near) AS step, {_ONSET} - $step AS ahead, "
+        f"{_ONSET} AS onset, (SELECT onset_low FROM run WHERE run_id = $run) AS low, "
+        "(SELECT onset_high FROM run WHERE run_id = $run) AS high, "
+        "(SELECT max(grad_norm_max) FROM step WHERE run_id = $run) AS top, "
+        "(SELECT arg_max(step, grad_norm_max) FROM step WHERE run_id = $run) AS farthest, "
         "arg_max(trajectory, gradient_share) AS worst, 100 * max(gradient_share) AS share, count(*) AS n, "
         "max(gradient_share) * n AS times FROM trajectory WHERE run_id = $run AND step = $step"
     ),

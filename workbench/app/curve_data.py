@@ -52,14 +52,34 @@ def ended(run: Row) -> str:
     return "falling" if pd.notna(run.get("slump")) else str(run["status"]).replace("finished", "undecided")
 
 
-def fall_of(run: Row) -> tuple[int, int] | None:
-    """Return the 95 % interval of the step after which a run (a row of table `run`) fell; None of one that
-    did not.
+class Fall(NamedTuple):
+    """The step after which a run fell, and its 95 % interval."""
+
+    low: int
+    high: int
+    step: int
+
+    def in_words(self) -> str:
+        """Name the steps of the fall: `at the fall (after step 11)`, `about the fall (95 %: after steps 11 to
+        12)`.
+        """
+        if self.low == self.high:
+            return f"at the fall (after step {self.step:,})"
+        return f"about the fall (95 %: after steps {self.low:,} to {self.high:,})"
+
+
+def fall_of(run: Row) -> Fall | None:
+    """Return when a run (a row of table `run`) fell; None of one that did not.
+
+    Where the run ended while it fell only the interval is known: its first step is taken, as everywhere.
     """
     steps = [
         int(run[name]) for name in ("onset_low", "collapse_step", "onset_high") if pd.notna(run.get(name))
     ]
-    return (min(steps), max(steps)) if steps else None
+    if not steps:
+        return None
+    is_one = pd.notna(run.get("collapse_step"))
+    return Fall(min(steps), max(steps), int(run["collapse_step"]) if is_one else min(steps))
 
 
 def fell(run: Row) -> str:
@@ -70,14 +90,11 @@ def fell(run: Row) -> str:
         return f"since step {run['slump']:,.0f}"
     if pd.notna(run.get("collapse_step")):
         return f"after step {run['collapse_step']:,.0f}"
-    first, last = fall_of(run) or (None, None)
-    return (
-        ""
-        if first is None
-        else f"after step {first:,}"
-        if first == last
-        else f"after steps {first:,} to {last:,}"
-    )
+    fall = fall_of(run)
+    if fall is None:
+        return ""
+    is_one = fall.low == fall.high
+    return f"after step {fall.low:,}" if is_one else f"after steps {fall.low:,} to {fall.high:,}"
 
 
 def stands(run: Row) -> str:
@@ -90,11 +107,11 @@ def stands(run: Row) -> str:
 
 
 def onset_of(runs: pd.DataFrame) -> pd.Series:
-    """Return the step at which each run began to fall, also of one that was falling at its end; NaN of the
-    others.
+    """Return the step after which each run fell (`Fall.step`), also of one that was falling at its end; NaN
+    of the others.
     """
-    known = runs.reindex(columns=["collapse_step", "onset_low", "onset_high"]).astype(float)
-    return known["collapse_step"].fillna(((known["onset_low"] + known["onset_high"]) / 2).round())
+    known = runs.reindex(columns=["collapse_step", "onset_low"]).astype(float)
+    return known["collapse_step"].fillna(known["onset_low"])
 
 
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:

@@ -333,7 +333,7 @@ def _side_of_fall(run: Row, step: int) -> str:
     fall = fall_of(run)
     if fall is None:
         return ""
-    return " (after the fall)" if step > fall[1] else " (before the fall)"
+    return " (after the fall)" if step > fall.high else " (before the fall)"
 
 
 def worst_epoch(turns: Sequence[Row], tokens: Row | None) -> int | None:

@@ -174,7 +174,7 @@ def _cell(
     outcome = run["outcome"] if isinstance(run["outcome"], str) else "falling" if state == "falling" else ""
     tone = palette.outcomes.get(outcome, palette.muted)
     fall = fall_of(run)
-    onset = run["collapse_step"] if pd.notna(run.get("collapse_step")) else fall[0] if fall else None
+    onset = None if fall is None else fall.step
     about = [f"{run['arm']}, seed {run['seed']}: {stands(run)}", run_id]
     for name in ("peak_success", "final_success", "steps"):
         about += [f"{name.replace('_', ' ')} {run[name]:.3g}"] if pd.notna(run.get(name)) else []

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from sorl.analysis.survival import collapses
-from sorl.app.curve_data import Row
+from sorl.app.curve_data import Fall, Row
 from sorl.app.figures import common
 from sorl.app.figures.common import AXES, Trace, heading, note, trace, vertical
 from sorl.app.text import apart, duration, few, figure_text, number, percent, word, wrapped
@@ -500,7 +500,7 @@ class Signal(NamedTuple):
     points: pd.DataFrame
     alarms: pd.DataFrame
     kept: Sequence[int] = ()  # steps with tokens
-    onset: tuple[int, int] | None = None  # 95 % interval of the step after which the run fell
+    fall: Fall | None = None
     steps: int = 0  # done so far
     lowest: bool = False  # low values are the bad ones
 
@@ -512,7 +512,7 @@ class Signal(NamedTuple):
         if broken := [int(step) for step in self.points["broken_step"].dropna()]:
             return min(broken)
         known = self.points.dropna(subset=["value"])
-        near = known if self.onset is None else known[known["step"].between(*self.onset)]
+        near = known if self.fall is None else known[known["step"].between(self.fall.low, self.fall.high)]
         known = (near if len(near) else known).sort_values("value", ascending=self.lowest, kind="stable")
         return int(known["step"].iloc[0]) if len(known) else max(0, self.steps - 1)
 
@@ -554,7 +554,7 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
         traces.append(common.marks(x, y, symbol, size, ink, hover, edge=edge, customdata=x, text=texts))
     definition = wrapped(f"{signal.name}: {signal.definition}", 84)
     top = 55 + 15 * definition.count("<br>")
-    onset = [vertical(step, red) for step in dict.fromkeys(signal.onset or ())]
+    fall = [] if signal.fall is None else _fall_shapes(signal.fall, red)
     scale = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
     return common.figure(
         traces,
@@ -563,7 +563,7 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
         top=top,
         bottom=48,
         hoverdistance=40,
-        shapes=[vertical(chosen, palette.text, dash=None), *onset],
+        shapes=[vertical(chosen, palette.text, dash=None), *fall],
         annotations=[
             heading(signal.title, definition, palette),
             *([] if height else [common.nothing(None, palette)]),
@@ -571,6 +571,23 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
         xaxis=common.axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
         yaxis=common.axis(signal.unit) | scale,
     )
+
+
+def _fall_shapes(fall: Fall, colour: str) -> list[dict[str, Any]]:
+    """Return the dotted line at the step after which a run fell, over a band as wide as its 95 % interval."""
+    band = {
+        "type": "rect",
+        "x0": fall.low,
+        "x1": fall.high,
+        "y0": 0,
+        "y1": 1,
+        "yref": "y domain",
+        "line": {"width": 0},
+        "fillcolor": faded(colour, 0.12),
+        "layer": "below",
+    }
+    line = vertical(fall.step, colour)
+    return [line] if fall.low == fall.high else [band, line]
 
 
 def ranking(rows: Sequence[Row], equal: float, palette: Palette, step: int, chosen: int | None) -> go.Figure:

@@ -160,9 +160,10 @@ def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
         title = anchor(
             f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"])
         )
-        first, last = fall_of(run) or (0, 0)
+        fall = fall_of(run)
         is_one = pd.notna(run["collapse_step"])  # else `stands` names the whole interval
-        stood = stands(run) + (f" (95 %: {first:,} to {last:,})" if last > first and is_one else "")
+        has_interval = fall is not None and fall.high > fall.low and is_one
+        stood = stands(run) + (f" (95 %: {fall.low:,} to {fall.high:,})" if fall and has_interval else "")
         parts = title, stood, where(store, experiment, run), why(store, experiment, run)
         st.html(tag("div", Markup("{}: {}. {} {}").format(*parts), css="sorl-finding"))
 
@@ -185,7 +186,7 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
             return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
         rows = ranked(store, name, step)
         value = signal.points.set_index("step")["value"].get(step)
-        here = f"At {'the fall, ' if fall and fall[0] <= step <= fall[1] else ''}step {step:,}"
+        here = f"At {'the fall, ' if fall and fall.low <= step <= fall.high else ''}step {step:,}"
         here += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
         if not rows:
             return html_text(f"{here}, no trajectory was recorded.")

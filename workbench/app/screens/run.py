@@ -26,6 +26,7 @@ from sorl.app.curve_data import (
     drawn,
     ended,
     extent,
+    fall_of,
     first_alarm,
     onsets,
     panel,
@@ -36,18 +37,17 @@ from sorl.app.experiments import (
     ranked,
     runs,
     settings_of,
-    share_of,
     watched,
 )
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
-from sorl.app.figures.runs import Signal, career, shares, spending
+from sorl.app.figures.runs import career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
 from sorl.app.sentences.compare import too_early_sentence
+from sorl.app.sentences.run import event_sentence, moment_sentence
 from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import duration, few, number, table_html, tag, word
 from sorl.app.url import choose_range
-from sorl.diagnosis.changepoint import MARGIN, spread
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import of_run
@@ -61,7 +61,7 @@ from sorl.diagnosis.report import (
     not_checked,
     opened,
 )
-from sorl.diagnosis.standing import counted, from_onset, standing
+from sorl.diagnosis.standing import counted, standing
 from sorl.spec import NOT_RISEN, InputError, RunSettings
 from sorl.spec.evidence import Check
 from sorl.spec.reading import Reading
@@ -328,7 +328,8 @@ def findings(
     """
     name = now["run_id"]
     events = store.records("happened", run=now["run_id"])
-    onset = now["onset_low"] if now["collapse_step"] is None else now["collapse_step"]
+    fall = fall_of(now)
+    onset = None if fall is None else fall.step
 
     def finding(severity: str, text: str, step: int | None = None, trajectory: int | None = None) -> Markup:
         where = {} if step is None else recorded(store, name, step, trajectory)
@@ -370,10 +371,10 @@ def findings(
     if held := held_out(store.records("evaluation", run=name, first=0, last=2**62)):
         yield finding("info", held)
     signal = watched(store, known, now)
-    value = signal.points.set_index("step")["value"].get(signal.spike)
+    is_measured = signal.spike in signal.points.dropna(subset=["value"])["step"].to_numpy()
     rows = ranked(store, name, signal.spike)
-    if value is not None and rows:
-        yield finding("info", moment(signal, float(value), onset, rows), signal.spike, rows[0]["trajectory"])
+    if is_measured and rows:
+        yield finding("info", moment_sentence(signal, rows), signal.spike, rows[0]["trajectory"])
     for sentence in reading.notes if reading else ():
         yield finding("info", f"{sentence}.")
 
@@ -412,27 +413,6 @@ def held_out(rows: Sequence[Row]) -> str:
     return f"Held-out success: {'; '.join(said)}." if said else ""
 
 
-def moment(signal: Signal, value: float, onset: int | None, rows: Sequence[Row]) -> str:
-    """Say at which step a run is at its sharpest, and who did most there: `rows` of query
-    `ranking`, ranked.
-    """
-    what = signal.title
-    values = signal.points["value"].dropna().to_numpy(float)
-    usual, wide = spread(values, 0.05) if len(values) > 1 else (value, 1.0)
-    if onset is None and abs(value - usual) <= MARGIN * wide:
-        return (
-            f"No step stands out by its {what}: {number(value)} at step {signal.spike:,}, {number(usual)} as"
-            " a rule."
-        )
-    when = "" if onset is None else f", {from_onset(signal.spike, onset)}"
-    said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
-    share = rows[0]["gradient_share"]
-    if share is None:
-        return f"{said}."
-    most = f", the most of {len(rows)}" if len(rows) > 1 and math.isfinite(share) else ""
-    return Markup("{}; {}{}.").format(said, share_of(rows[0], len(rows)), most)
-
-
 def _success(
     store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, last: int
 ) -> None:
@@ -469,6 +449,8 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         note("No event was recorded.")
         return
     arm = str(now["arm"])
+    fall = fall_of(now)
+    onset = None if fall is None else fall.step
     here = {"experiment": experiment, "run": now["run_id"]}
     header = [
         ("steps", "with the value of the diagnostic there; each opens its trajectories in Episode"),
@@ -505,7 +487,7 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
                 anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
                 f"{len(group):,}",
                 "" if first["threshold"] is None else number(first["threshold"]),
-                word(first["message"]),
+                event_sentence(word(first["message"]), first["step"], onset),
                 anchor("turns", address("turns", experiment=experiment, **cell)) if first["turns"] else "",
             ]
         )

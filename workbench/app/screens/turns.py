@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from sorl.app import export, page
-from sorl.app.curve_data import Chosen, Row, Window, extent, fall_of, fell, onsets, origins
+from sorl.app.curve_data import Chosen, Fall, Row, Window, extent, fall_of, fell, onsets, origins
 from sorl.app.deviation import Deviation, find_deviations
 from sorl.app.experiments import choose_arms
 from sorl.app.figures.common import AXES
@@ -263,12 +263,12 @@ def deviations_of(every: RunCells, run_ids: Sequence[str], *, is_ratio: bool) ->
     ]
 
 
-def _fall(run: Row) -> tuple[int, int] | None:
-    """Return the first and last step at which a run may have begun to fall; one that diverged fell at its
-    end.
-    """
-    if (fall := fall_of(run)) is None and run["outcome"] == "diverged" and pd.notna(run["steps"]):
-        return int(run["steps"]) - 1, int(run["steps"]) - 1
+def _fall(run: Row) -> Fall | None:
+    """Return when a run may have begun to fall; one that diverged fell at its end."""
+    fall = fall_of(run)
+    if fall is None and run["outcome"] == "diverged" and pd.notna(run["steps"]):
+        last = int(run["steps"]) - 1
+        return Fall(last, last, last)
     return fall
 
 
@@ -277,7 +277,7 @@ def _fall_in_words(run: Row) -> str:
     if words := fell(run):
         return words
     fall = _fall(run)
-    return "" if fall is None else f"at step {fall[0]:,}, where it diverged"
+    return "" if fall is None else f"at step {fall.low:,}, where it diverged"
 
 
 def broken_cells(every: RunCells, run_ids: Sequence[str]) -> Broken | None:
