@@ -18,6 +18,7 @@ from sorl.diagnostics import CATALOGUE
 from sorl.spec import TABLES, InputError
 from sorl.spec.files import lock_file
 from sorl.store.connect import Busy, writer
+from sorl.store.part_notes import PartNote, append_note
 from sorl.store.reader import Reader
 from sorl.store.sync import DIED, sync
 from tests.store.contents import contents, one, rows
@@ -65,6 +66,7 @@ def test_a_deleted_database_comes_back_row_for_row(runs, small):
     sync(runs)  # in several syncs, as it happens while runs go on
     write_segment(folder, "step", {"step": 12, "success": 0.1}, "000010.parquet")
     write_status(folder, status="interrupted", reason="stopped by SIGTERM")
+    append_note(runs, "demo", folder.name, PartNote("torn here", step=9))
     sync(runs)
     before = contents(runs)
     assert all(before[t.name] for t in TABLES), "a table without rows compares nothing"

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sorl.app import experiments
@@ -45,6 +46,7 @@ class Side(NamedTuple):
     epoch: int | None = None
     epochs: Sequence[int] = ()  # of all its turns
     text: Row | None = None
+    noted: Mapping[int, str] = MappingProxyType({})  # token -> what people wrote about it
 
     @property
     def written(self) -> dict[int, str]:

@@ -159,16 +159,18 @@ def blocks(side: Side, scale: Scale, name: str) -> dict[int, list[Markup]]:
     """Build each turn as HTML, the prompt as turn 0; without tokens from its text, else only headings."""
     known = {turn["turn_index"]: turn for turn in side.turns}
     if side.tokens is not None:
-        return _token_blocks(side.tokens, scale, name, known)
+        return _token_blocks(side, side.tokens, scale, name, known)
     if side.text is not None:
         return _text_blocks(side.text, name, known)
     note = tag("p", f"The text of {side.row['name']} was not kept.", css="sorl-note")
     return {0: [note]} | {turn: [heading(name, turn, known)] for turn in known}
 
 
-def _token_blocks(row: Row, scale: Scale, name: str, known: Mapping[int, Row]) -> dict[int, list[Markup]]:
+def _token_blocks(
+    side: Side, row: Row, scale: Scale, name: str, known: Mapping[int, Row]
+) -> dict[int, list[Markup]]:
     texts = texts_of(row, MOST)
-    draw = _TokenWriter.of(row, texts, scale)
+    draw = _TokenWriter.of(row, texts, scale, side.noted)
     parts: dict[int, list[Markup]] = defaultdict(list)
     turn = 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
@@ -195,21 +197,23 @@ class _TokenWriter(NamedTuple):
     scale: Scale
     boxed: int | None  # the token that stands out by its gradient
     first: int | None  # the one that the Tab key leads to
+    noted: Mapping[int, str]  # token -> what people wrote about it
 
     @classmethod
-    def of(cls, row: Row, texts: Sequence[str], scale: Scale) -> Self:
+    def of(cls, row: Row, texts: Sequence[str], scale: Scale, noted: Mapping[int, str]) -> Self:
         """Return the writer of the first tokens of a row."""
         top = heaviest(row)
         written = (i for i in range(len(texts)) if entry(row["trained"], i))
         is_among = top is not None and top.key < len(texts)
         first = top.key if top is not None and is_among else next(written, None)
         boxed = top.key if top is not None and top.stands_out else None
-        return cls(row, texts, scale.overlay.values(row), scale, boxed, first)
+        return cls(row, texts, scale.overlay.values(row), scale, boxed, first, noted)
 
     def token(self, i: int) -> Markup:
         """Build token `i`."""
         colours = self.scale.tint(entry(self.values, i))
-        return _token(i, self.texts[i], self.row, colours, i == self.boxed, i == self.first)
+        remark = self.noted.get(i, "")
+        return _token(i, self.texts[i], self.row, colours, i == self.boxed, i == self.first, remark)
 
 
 def _text_blocks(row: Row, name: str, known: Mapping[int, Row]) -> dict[int, list[Markup]]:
@@ -256,21 +260,27 @@ def heading(name: str, turn: int, known: Mapping[int, Row]) -> Markup:
 
 
 def _token(
-    i: int, text: str, row: Row, colours: tuple[str, str] | None, heaviest: bool, first: bool
+    i: int, text: str, row: Row, colours: tuple[str, str] | None, heaviest: bool, first: bool, remark: str
 ) -> Markup:
     said = text.lstrip(" ") if text.strip() else text
     more = f" … and {len(said) - LONGEST:,} characters" if len(said) > LONGEST else ""
     shown = (said[:LONGEST].replace("\n", "↵\n") or "∅") + more
     log_ratio = entry(row.get("log_ratio"), i)
     broken = log_ratio is not None and not math.isfinite(log_ratio)
-    marks = (("clipped", entry(row.get("clipped"), i)), ("heaviest", heaviest), ("broken", broken))
+    marks = (
+        ("clipped", entry(row.get("clipped"), i)),
+        ("heaviest", heaviest),
+        ("broken", broken),
+        ("noted", bool(remark)),
+    )
+    lines = [quoted(shown), tooltip(i, row), *([f"note: {remark}"] if remark else [])]
     return html_text(text[: len(text) - len(said)]) + tag(
         "span",
         shown,
         css=" ".join(["sorl-token", *(f"sorl-{name}" for name, is_on in marks if is_on)]),
         role="note",
         tabindex="0" if first else "-1",
-        aria_label=f"{quoted(shown)}\n{tooltip(i, row)}",
+        aria_label="\n".join(lines),
         style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
     )
 
@@ -303,7 +313,12 @@ def tooltip(i: int, row: Row) -> str:
 
 def legend(scale: Scale, epoch: int | None) -> Markup:
     """Build the colour scale of the tokens in an epoch (None: the last) and the marks on them, as HTML."""
-    named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
+    named = {
+        "clipped": "clipped",
+        "heaviest": "largest gradient",
+        "broken": "NaN or Inf",
+        "noted": "has a note",
+    }
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]
     title = tag("span", f"tokens: {scale.overlay.title(epoch)}")
     return tag("div", tag("div", title, scale.html()), tag("div", *marks), css="sorl-legend")

@@ -30,6 +30,7 @@ VERBS = (
     "import",
     "audit",
     "replay",
+    "note",
     "app",
     "report",
     "eval",

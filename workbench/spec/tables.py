@@ -336,6 +336,23 @@ TABLES: tuple[Table, ...] = (
         latest_wins=True,
     ),  # a second `sorl eval` replaces its row
     Table(
+        "note",
+        "One row per note that a person wrote about a run, a step, a trajectory or tokens; never changed.",
+        ("run_id", "note"),
+        (
+            RUN_ID,
+            Column("note", "VARCHAR", "Identity of the note."),
+            Column("step", "BIGINT", "Training iteration that it is about; NULL: the whole run."),
+            Column("trajectory", "BIGINT", "Trajectory of the step that it is about; NULL: the whole step."),
+            Column("first_token", "BIGINT", "First token of the trajectory that it is about, from 0."),
+            Column("last_token", "BIGINT", "Last token that it is about; NULL: the whole trajectory."),
+            Column("tag", "VARCHAR", "A word to find it by; empty without one."),
+            Column("text", "VARCHAR", "What the person wrote."),
+            Column("withdraws", "VARCHAR", "Note that this row takes back; NULL of a note."),
+            _WRITTEN,
+        ),
+    ),
+    Table(
         "event",
         "One row per thing that happened to a run.",
         ("run_id", "step", "kind", "diagnostic"),

@@ -1,6 +1,7 @@
 """Episode: from a spike to its culprit. The conversation of a trajectory, of two, or of its whole group."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -26,12 +27,14 @@ from sorl.app.page import (
     run_links,
     screen,
 )
+from sorl.app.part_notes import notes_of, show_notes, token_notes, write_note
 from sorl.app.sentences.episode import answered, credit, difference, ending, text_kept, verdict
 from sorl.app.store import Diagnostics, Store, dictionary, notation
 from sorl.app.text import tag, word
 from sorl.app.transcript import KEYS, legend, transcript, turn_strip, turn_table
 from sorl.app.url import choose, choose_number, follow, keep_number
 from sorl.store import batches
+from sorl.store.part_notes import PartNote
 
 
 class Chosen(NamedTuple):
@@ -172,6 +175,8 @@ def _show_conversation(store: Store, known: Diagnostics, at: Places, chosen: Cho
         said = tag("p", did[0].upper() + did[1:], *ending(chosen.mine), css="sorl-answer")
         st.html(tag("p", word(chosen.mine["question"]), css="sorl-question") + said)
     with text:
+        notes = notes_of(store, str(chosen.run["run_id"]))
+        one = one._replace(noted=token_notes(notes, chosen.step, chosen.trajectory))
         sides = [one] if second is None else [one, side_of(store, second["run_id"], second, epoch)]
         _say_what_is_kept(store, chosen, one)
         if second is not None:
@@ -179,6 +184,43 @@ def _show_conversation(store: Store, known: Diagnostics, at: Places, chosen: Cho
             if second["has_text"]:
                 _link_second(chosen, second)
         _draw_transcript(sides)
+    _show_notes(store, chosen, one, notes)
+
+
+def _show_notes(store: Store, chosen: Chosen, one: Side, notes: Sequence[Row]) -> None:
+    """Show the notes on the step and the trajectory, and a form for one more, on tokens as well."""
+    run_id = str(chosen.run["run_id"])
+    own = [row for row in notes if row["step"] == chosen.step]
+    own = [row for row in own if row["trajectory"] in (None, chosen.trajectory)]
+    title = f"Notes on this step and rollout ({len(own)})" if own else "Write a note on this rollout"
+    with st.expander(title, expanded=bool(own)):
+        show_notes(store, chosen.experiment, run_id, own)
+        place = PartNote("", step=chosen.step, trajectory=chosen.trajectory)
+        places = {
+            f"trajectory {chosen.trajectory}": place,
+            f"step {chosen.step}": PartNote("", step=chosen.step),
+        }
+        tokens = _choose_tokens(one)
+        if tokens is not None:
+            first, last = tokens
+            on_tokens = replace(place, first_token=first, last_token=last)
+            places = {f"tokens {first} to {last}": on_tokens, **places}
+        write_note(store, chosen.experiment, run_id, places)
+
+
+def _choose_tokens(one: Side) -> tuple[int, int] | None:
+    """Choose the first and the last token of a note; None where tokens were not kept, or none is chosen."""
+    count = len(one.tokens["token"] or one.tokens["token_id"] or []) if one.tokens is not None else 0
+    if not count:
+        return None
+    left, right = st.columns(2)
+    with left:
+        first = st.number_input("First token of the note", 0, count - 1, None, placeholder="-")
+    with right:
+        last = st.number_input("Last token of the note", 0, count - 1, None, placeholder="-")
+    if first is None:
+        return None
+    return int(first), max(int(first), int(first if last is None else last))
 
 
 def _choose_second(store: Store, chosen: Chosen) -> Row | None:

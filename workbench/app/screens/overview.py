@@ -45,6 +45,7 @@ from sorl.spec import OUTCOMES, InputError
 from sorl.store import notes
 from sorl.store.connect import Busy
 from sorl.store.notes import Notes
+from sorl.store.part_notes import LONGEST_TAG, PartNote, append_note
 
 _WORST = ("diverged", "collapsed", "falling", "failed", "recovered", "mild")  # what is looked at first
 _KEY = (
@@ -395,6 +396,8 @@ def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str
         try:
             for run in ids:
                 notes.write(store.runs, experiment, run, Notes(text.strip(), words, hidden))
+                if text.strip() not in ("", kept.get(run, Notes()).note):
+                    append_note(store.runs, experiment, run, PartNote(text, ", ".join(words)[:LONGEST_TAG]))
         except InputError as error:
             say(str(error))
         else:

@@ -43,6 +43,7 @@ from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.runs import career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
+from sorl.app.part_notes import note_events, notes_of, show_notes, write_note
 from sorl.app.sentences.compare import too_early_sentence
 from sorl.app.sentences.run import event_sentence, moment_sentence
 from sorl.app.store import Diagnostics, Store, dictionary
@@ -66,6 +67,7 @@ from sorl.spec import NOT_RISEN, InputError, RunSettings
 from sorl.spec.evidence import Check
 from sorl.spec.reading import Reading
 from sorl.store import batches
+from sorl.store.part_notes import PartNote
 from sorl.store.reader import Reader
 from sorl.store.segments import doing_of
 from sorl.store.text import log_of, tail
@@ -91,7 +93,7 @@ _MARKS = (
     "▼ onset of the collapse, △ an alarm, dotted line its threshold from where its rule can ring, ✕ NaN or"
     " Inf."
 )
-_PARTS = ("Curves", "What happened", "Where the time went", "Settings", "Audit", "Log and versions")
+_PARTS = ("Curves", "What happened", "Notes", "Where the time went", "Settings", "Audit", "Log and versions")
 _UP = ("healthy", *NOT_RISEN)  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _LOOK_SECONDS = 2.0  # between two looks at what a running run is doing
@@ -143,9 +145,16 @@ def run(store: Store) -> None:
         ends = extent(store, mine, [0])
         first, last = choose_range("range", "Steps", *ends)
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
+    notes = notes_of(store, name)
     with above:  # what is evaluated after the last step stands one step behind it
         _success(
-            store, chosen, known, experiment, looks[now["arm"]].colour, 2**62 if last == ends[1] else last
+            store,
+            chosen,
+            known,
+            experiment,
+            looks[now["arm"]].colour,
+            2**62 if last == ends[1] else last,
+            note_events(notes),
         )
     page.heading("Curves")
     every = {
@@ -174,6 +183,9 @@ def run(store: Store) -> None:
     note(f"{_MARKS}{too_early_sentence(panels)}{absent} Drag over a part to zoom.")
     page.heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
+    page.heading("Notes")
+    show_notes(store, experiment, name, notes)
+    _write_note(store, experiment, name, ends)
     page.heading("Where the time went")
     spent = store.query(
         "spent", run=name, first=first, last=last, width=max(1, math.ceil((last - first + 1) / _BARS))
@@ -414,12 +426,19 @@ def held_out(rows: Sequence[Row]) -> str:
 
 
 def _success(
-    store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str, last: int
+    store: Store,
+    chosen: Chosen,
+    known: Diagnostics,
+    experiment: str,
+    colour: str,
+    last: int,
+    notes: pd.DataFrame,
 ) -> None:
     first = chosen.window.first
     name = chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
-    events = store.query("happened", run=name)
+    happened = store.query("happened", run=name)
+    events = pd.concat([happened, notes], ignore_index=True) if len(notes) else happened
     events = events[events["step"].astype(float).between(first, last)]
     leads = bool(events["episode"].any())
     held_out = store.query("evaluation", run=name, first=first, last=last)
@@ -442,6 +461,16 @@ def _success(
         links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
     if leads:
         note("Click an event to see the trajectories of its step.")
+
+
+def _write_note(store: Store, experiment: str, run_id: str, ends: tuple[int, int]) -> None:
+    """Offer to write a note on the run, or on one of its steps."""
+    with st.expander("Write a note"):
+        step = st.number_input("About step", ends[0], ends[1], None, key="sorl note step", placeholder="-")
+        places = {"the run": PartNote("")}
+        if step is not None:
+            places = {f"step {step:,}": PartNote("", step=int(step)), **places}
+        write_note(store, experiment, run_id, places)
 
 
 def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
