@@ -377,6 +377,11 @@ def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str
             note("Nothing but the seed.")
         else:
             table(settings.set_axis(named).T.rename_axis("setting").reset_index(), "")
+    _write_notes(store, experiment, ids, kept)
+
+
+def _write_notes(store: Store, experiment: str, ids: Sequence[str], kept: Mapping[str, Notes]) -> None:
+    """Offer the notes of some runs for a change; a new text is a row of table `note` as well."""
     first = kept.get(ids[0], Notes())
     under = json.dumps(ids)
     # A form of its own for each selection: what is typed for one run never lands on another.
