@@ -66,16 +66,16 @@ def compare(store: Store) -> None:
 
 
 def _compare(store: Store) -> None:
-    *two, third, fourth, last = st.columns([1.1, 2.2, 2.2, 1.1, 0.7])
+    first, second, third, fourth, fifth, last = st.columns([1.1, 2.1, 2.1, 1.1, 1.1, 0.7])
     with last.container(key="more"):
         more = st.popover("More", width="stretch")
-    arms, grouping = _choose(store, (two[0], two[1]), more)
+    arms, grouping = _choose(store, (first, second), fifth, more)
     known = dictionary(store)
     alarms = data.first_alarms(store, arms.runs, known)
-    first = default_metrics(alarms.leads, known.charted, _FIRST)
+    drawn_first = default_metrics(alarms.leads, known.charted, _FIRST)
     with third:
         labels = {metric: known.label(metric) for metric in known.charted}
-        metrics = choose_many("metric", "Diagnostics", labels, first, most=12)
+        metrics = choose_many("metric", "Diagnostics", labels, drawn_first, most=12)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
@@ -234,7 +234,7 @@ def _show_differences(store: Store, arms: Arms, known: Diagnostics) -> None:
 
 
 def _choose(
-    store: Store, places: tuple[DeltaGenerator, DeltaGenerator], more: DeltaGenerator
+    store: Store, places: tuple[DeltaGenerator, DeltaGenerator], group: DeltaGenerator, more: DeltaGenerator
 ) -> tuple[Arms, _Grouping]:
     """Choose arms, or groups of runs that share the value of a setting; return them, and what they are
     grouped by.
@@ -248,11 +248,12 @@ def _choose(
         for key in keys:
             pairs |= {f"{key} = {value or 'not set'}": (key, value) for value in _sorted(settings[key])}
         equal = equal_settings(settings_of_runs(store, experiment, every))
-        with more:
-            asked = st.query_params.get("group", "")
-            if asked in equal:
-                grouping.remarks.append(sentences.same_in_all_sentence(asked, equal[asked], len(every)))
+        asked = st.query_params.get("group", "")
+        if asked in equal:
+            grouping.remarks.append(sentences.same_in_all_sentence(asked, equal[asked], len(every)))
+        with group:
             grouping.by = choose("group", "Group by", ["arm", *[key for key in keys if key != "seed"]])
+        with more:
             note(sentences.equal_settings_sentence(equal, len(every)))
             where = choose_many("where", "Only runs with", list(pairs), [])
             named = every["arm"] + ", seed " + every["seed"].astype(str)
