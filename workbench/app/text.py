@@ -91,9 +91,14 @@ def setting(value: Any) -> str:
 
 
 def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:
-    """Join the first `most` words, and say how many more there are."""
-    more = f" and {len(words) - most} more{what}" if len(words) > most else ""
-    return separator.join(words[:most]) + more
+    """Join the first `most` words, and say how many more there are: `what` is their singular, with a blank
+    before it.
+    """
+    left = len(words) - most
+    if left <= 0:
+        return separator.join(words)
+    plural = f"{what}s" if what and left > 1 else what
+    return f"{separator.join(words[:most])} and {left} more{plural}"
 
 
 def apart(names: Sequence[str]) -> tuple[dict[str, str], str]:

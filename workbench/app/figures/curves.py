@@ -220,7 +220,7 @@ def beyond_sentence(cut: pd.DataFrame) -> str:
         farthest = max(part["value"], key=abs)
         each.append((abs(farthest), f"{name} {counted(len(part), 'point')}, to {farthest:,.4g}"))
     each.sort(key=lambda pair: -pair[0])
-    return f"beyond the axis: {few([words for _, words in each], _NAMED, '; ', ' arms')}"
+    return f"beyond the axis: {few([words for _, words in each], _NAMED, '; ', ' arm')}"
 
 
 def _line(arm: str, style: Style, width: float, *, marked: bool, **more: Any) -> Trace:

@@ -42,7 +42,7 @@ def _collapsed_sentence(rows: pd.DataFrame, collapsed: pd.DataFrame) -> str:
         f"{arm} in {len(part)} of {counts[str(arm)]} ({_steps_of(part)})"
         for arm, part in collapsed.groupby("arm", sort=False)
     ]
-    return f"{len(collapsed)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arms')}."
+    return f"{len(collapsed)} of {len(rows)} runs collapsed: {few(each, ARMS, '; ', ' arm')}."
 
 
 def _steps_of(part: pd.DataFrame) -> str:

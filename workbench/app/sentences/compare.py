@@ -41,7 +41,7 @@ def against(runs: pd.DataFrame, baseline: str) -> str:
     ]
     if not others:
         return f"There is nothing to compare with {baseline}: choose another arm that has trained."
-    shown = few(others, NAMED, ", ", " arms")
+    shown = few(others, NAMED, ", ", " arm")
     return f"Mean success over the last ten steps of a run, minus that of {baseline}: {shown}."
 
 
@@ -110,7 +110,7 @@ def _count_sentences(view: View) -> Iterator[str]:
     for panel, counts in zip(view.panels, every, strict=True):
         fewer = [f"{arm}: {counts.get(arm, 0)}" for arm in order if counts.get(arm, 0) < most[arm]]
         if fewer:
-            yield f"Fewer in {panel.name}: {few(fewer, NAMED, '; ', ' arms')}."
+            yield f"Fewer in {panel.name}: {few(fewer, NAMED, '; ', ' arm')}."
 
 
 def _count_sentence(view: View, counts: Mapping[str, int]) -> str:
@@ -119,7 +119,7 @@ def _count_sentence(view: View, counts: Mapping[str, int]) -> str:
         return f"No {view.unit} has a value."
     if len(set(counts.values())) > 1:
         each = [f"{arm}: {count}" for arm, count in counts.items()]
-        return f"Number of {plural}: {few(each, NAMED, '; ', ' arms')}."
+        return f"Number of {plural}: {few(each, NAMED, '; ', ' arm')}."
     count = next(iter(counts.values()))
     if view.drawing.bands:
         return f"{count} {view.unit if count == 1 else plural} for each line."
@@ -157,7 +157,7 @@ def _carried_sentences(view: View) -> Iterator[str]:
     counts = view.chosen.runs[steps > 0].groupby("arm").size()
     each = [f"{arm}: {count} of {counts[str(arm)]}" for arm, count in carried.items()]
     yield (
-        f"Runs that were stopped after their collapse ({few(each, NAMED, '; ', ' arms')}) are carried on at"
+        f"Runs that were stopped after their collapse ({few(each, NAMED, '; ', ' arm')}) are carried on at"
         f" their last value in {' and '.join(columns)}."
     )
 

@@ -73,7 +73,7 @@ def rows_of(groups: Groups, shares: Sequence[SettingShare], effects: Sequence[Co
 def _setting_row(share: SettingShare, groups: Groups) -> Row:
     name = f"{share.setting} = {share.value or 'not set'}"
     if share.same:
-        name += f" (the same runs: {few(share.same, _SAME, ', ', ' settings')})"
+        name += f" (the same runs: {few(share.same, _SAME, ', ', ' setting')})"
     fell = share.fallen / len(groups.fallen)
     stood = share.standing / len(groups.standing)
     return Row(
