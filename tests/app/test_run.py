@@ -520,8 +520,8 @@ PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
             {"ppo": PPO_FELL, "turn": (0.615, 0.93, {1: 0.34, 2: 0.3})},
             (
                 "turn in place of ppo clips 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient"
-                " weights 8.1 x smaller; the largest share of the gradient moves from turn 2 (40 %) to turn 1"
-                " (34 %)."
+                " weights 8.1 x smaller; the largest share of the batch's gradient moves from turn 2 (40 %)"
+                " to turn 1 (34 %)."
             ),
         ),
         (
@@ -535,7 +535,8 @@ PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
             {"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3})},
             (
                 "turn in place of ppo clips as much (37 % of the tokens, ppo 37 %) and has gradient "
-                "weights of the same size; turn 2 keeps the largest share of the gradient (40 %, then 50 %)."
+                "weights of the same size; turn 2 keeps the largest share of the batch's gradient (40 %, then"
+                " 50 %)."
             ),
         ),
         (

@@ -24,7 +24,7 @@ from sorl.store import batches
 
 # Column of the answer -> its words, and what the words leave out.
 MEASURES = {
-    "gradient_share": ("share of the gradient", "share of sum |d loss / d log-prob|"),
+    "gradient_share": ("share of the batch's gradient", "share of sum |d loss / d log-prob|"),
     "unit_ratio_mean": (
         "mean ratio",
         "mean of the ratio that entered the surrogate: of a token, turn or sequence",
@@ -245,8 +245,9 @@ def _moved(shares: pd.DataFrame, own: str, name: str) -> str:
         most.append((int(mine["turn_index"].iloc[0]), percent(float(mine["gradient_share"].iloc[0]))))
     (before, first), (after, second) = most
     if before == after:
-        return f"turn {before} keeps the largest share of the gradient ({first}, then {second})"
-    return f"the largest share of the gradient moves from turn {before} ({first}) to turn {after} ({second})"
+        return f"turn {before} keeps the largest share of the batch's gradient ({first}, then {second})"
+    turns = f"from turn {before} ({first}) to turn {after} ({second})"
+    return f"the largest share of the batch's gradient moves {turns}"
 
 
 def impossible(reasons: Mapping[str, str]) -> str:
