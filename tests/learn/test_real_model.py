@@ -75,6 +75,7 @@ def test_a_folder_of_a_published_model_trains_through_the_same_command(trained, 
     run = trained(
         iterations=2,
         model=str(folder),
+        warmstart={"steps": 0},  # imitation of a model: test_warm_start_of_a_model.py
         compute=compute,
         evaluation={"every": 0, "episodes": 2},
         world={"max_turns": 2, "max_turn_tokens": 24},
