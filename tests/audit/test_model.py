@@ -22,6 +22,7 @@ def run_of(trained: MakeRun, model: Path, seed: int) -> Path:
         seed=seed,
         iterations=1,
         model=str(model),
+        warmstart={"steps": 0},
         evaluation={"every": 0, "episodes": 2},
         world={"max_turns": 2, "max_turn_tokens": 24},
         learn={"episodes": 4, "staleness": 0},
