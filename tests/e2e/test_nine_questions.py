@@ -96,7 +96,8 @@ def test_b_at_which_step_and_turn_the_ratio_left_one(reader: Reader9) -> None:
         reader.text(),
     )
     assert told
-    turn, step = int(told[1]), int(told[2])
+    turn = int(told[1])
+    step = int(told[2])
     value, low, high = map(float, told.groups()[2:])
     asked = "SELECT ratio_geo FROM turn_step WHERE run_id = $run AND turn_index = $turn AND step = $step"
     ((recorded,),) = reader.ask(asked, run=FELL, turn=turn, step=step)

@@ -8,7 +8,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -103,119 +103,177 @@ _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
 _EVENTS = 200
 _STEPS = 12
 _LINES = 400  # of the console log
+_NO_END = 2**62  # a step that no run reaches
 _PROGRESS = re.compile(r'\{"step": \d+, .*\}\s*$')  # lines of it that say what the curves do
 # values of other arms that a setting names, and arms of each
 _VALUES = 5
 _NAMES = 3
 
 
+class _Shown(NamedTuple):
+    """The run that is shown, and what the parts of the screen ask about it."""
+
+    experiment: str
+    each: pd.DataFrame  # the runs of the experiment
+    now: dict[str, Any]
+    known: Diagnostics
+    notes: Sequence[Row]
+    tables: Sequence[Row]  # what was recorded of it
+
+    @property
+    def run_id(self) -> str:
+        """Identity of the run."""
+        return str(self.now["run_id"])
+
+    @property
+    def mine(self) -> pd.DataFrame:
+        """The row of the run among those of its experiment."""
+        return self.each[self.each["run_id"] == self.run_id]
+
+    @property
+    def styles(self) -> theme.Styles:
+        """How its arm is drawn."""
+        return experiments.styles(self.each, [self.now["arm"]])
+
+    @property
+    def colour(self) -> str:
+        """The colour of its arm."""
+        return self.styles[self.now["arm"]].colour
+
+
 @page.screen
 def run(store: Store) -> None:
     """How does this run stand, what happened to it, and what was it trained with?"""
+    about = _choose(store)
+    audits = st.session_state.setdefault("sorl audits", {})
+    checks = tuple(Check.of(row) for row in audits.get(about.run_id, ()))
+    stands, said = told(store, about.now, checks)
+    _title(about.now, stands, about.colour, look())
+    if about.now["status"] == "running":
+        _doing(store, about.experiment, about.run_id)
+    _links(about.now, about.experiment, about.each, {one["table_name"] for one in about.tables})
+    parts = [tag("a", part, href=f"#{page.place_of(part)}") for part in _PARTS]
+    links(("On this page: ", Markup(", ").join(parts)))
+    left, right = st.columns(2, gap="large")
+    with left:
+        page.heading("What stands out")
+        st.html(Markup("").join(findings(store, about.known, about.now, about.each, said)))
+    with right:
+        above = st.container()
+        ends = extent(store, about.mine, [0])
+        first, last = choose_range("range", "Steps", *ends)
+    chosen = Chosen(about.mine, "step", [0], Window.over(first, last, 1))
+    with above:
+        # What is evaluated after the last step stands one step behind it.
+        _success(store, chosen, about, _NO_END if last == ends[1] else last)
+    _curves(store, chosen, about)
+    page.heading("What happened")
+    _events(store.records("happened", run=about.run_id), about.experiment, about.now)
+    page.heading("Notes")
+    show_notes(store, about.experiment, about.run_id, about.notes)
+    _write_note(store, about.experiment, about.run_id, ends)
+    _time(store, about, first, last)
+    _settings(about)
+    page.heading("Audit")
+    _audit(store, about.experiment, about.run_id)
+    _files(about)
+    _log(store, about)
+
+
+def _choose(store: Store) -> _Shown:
+    """Choose an experiment and a run of it."""
     left, right = st.columns([1, 2])
     with left:
         experiment = choose_experiment(store)
     each = runs(store, experiment)
     with right:
         now = as_it_is(store, choose_run(each))
-    known = dictionary(store)
-    palette = look()
-    name = now["run_id"]
-    looks = experiments.styles(each, [now["arm"]])
-    audits = st.session_state.setdefault("sorl audits", {})
-    stands, said = told(store, now, tuple(Check.of(row) for row in audits.get(name, ())))
-    tables = store.records("recorded", run=name)
-    _title(now, stands, looks[now["arm"]].colour, palette)
-    if now["status"] == "running":
-        _doing(store, experiment, name)
-    _links(now, experiment, each, {one["table_name"] for one in tables})
-    links(
-        (
-            "On this page: ",
-            Markup(", ").join(tag("a", part, href=f"#{page.place_of(part)}") for part in _PARTS),
-        )
+    run_id = str(now["run_id"])
+    return _Shown(
+        experiment,
+        each,
+        now,
+        dictionary(store),
+        notes_of(store, run_id),
+        store.records("recorded", run=run_id),
     )
-    left, right = st.columns(2, gap="large")
-    with left:
-        page.heading("What stands out")
-        st.html(Markup("").join(findings(store, known, now, each, said)))
-    mine = each[each["run_id"] == name]
-    with right:
-        above = st.container()
-        ends = extent(store, mine, [0])
-        first, last = choose_range("range", "Steps", *ends)
-    chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
-    notes = notes_of(store, name)
-    with above:  # what is evaluated after the last step stands one step behind it
-        _success(
-            store,
-            chosen,
-            known,
-            experiment,
-            looks[now["arm"]].colour,
-            2**62 if last == ends[1] else last,
-            note_events(notes),
-        )
+
+
+def _curves(store: Store, chosen: Chosen, about: _Shown) -> None:
+    """Show what a run is judged by besides success, in at most nine panels."""
     page.heading("Curves")
+    known = about.known
     every = {
         metric: panel(store, chosen, known, metric, Drawing(bands=False))
         for metric in CURVES
         if metric in known.rows
     }
     empty = [m for m, p in every.items() if p.data.empty and (p.broken is None or p.broken.empty)]
-    shown = {m: p for m, p in every.items() if m not in empty}
-    panels = [
-        p._replace(name=known.title(m), definition=p.name) for m, p in [*shown.items()][:9]
-    ]  # three rows of three
+    measured = {m: p for m, p in every.items() if m not in empty}
+    # three rows of three
+    panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*measured.items()][:9]]
+    key = f"{_MARKS}{too_early_sentence(panels)}"
     if panels:
-        figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
-        words = ", ".join(p.name for p in panels)
+        figure = curves(
+            panels, about.styles, look(), AXES["step"], onsets=onsets(chosen), columns=3, legend=False
+        )
         export.figure(
             figure,
             "signals",
-            lambda: drawn([*shown.values()]),
-            describe=words,
+            lambda: drawn([*measured.values()]),
+            describe=", ".join(p.name for p in panels),
             zooms="range",
-            key=f"{_MARKS}{too_early_sentence(panels)}",
+            key=key,
         )
     missing = ", ".join(map(known.title, empty))
     absent = f" Not measured in this run: {missing}." if missing else ""
-    note(f"{_MARKS}{too_early_sentence(panels)}{absent} Drag over a part to zoom.")
-    page.heading("What happened")
-    _events(store.records("happened", run=name), experiment, now)
-    page.heading("Notes")
-    show_notes(store, experiment, name, notes)
-    _write_note(store, experiment, name, ends)
+    note(f"{key}{absent} Drag over a part to zoom.")
+
+
+def _time(store: Store, about: _Shown, first: int, last: int) -> None:
     page.heading("Where the time went")
-    spent = store.query(
-        "spent", run=name, first=first, last=last, width=max(1, math.ceil((last - first + 1) / _BARS))
-    )
+    width = max(1, math.ceil((last - first + 1) / _BARS))
+    spent = store.query("spent", run=about.run_id, first=first, last=last, width=width)
     if shares(spent):
-        export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
+        figure = spending(spent, look())
+        export.figure(figure, "time", spent, describe="Wall time of a step, part by part.")
     else:
         note("This run recorded no wall times.")
+
+
+def _settings(about: _Shown) -> None:
+    """Show the settings that a run does not share with the defaults, its grid or another arm; then all."""
     page.heading("Settings")
-    others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
-    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    changed = found[["default", "base of the grid"]].ne(found["here"], axis=0).any(axis=1)
-    special = changed | found["other arms"].ne("")
-    page.table(found[special & found["setting"].ne("seed")], "sorl-settings")
-    with st.expander(f"All {len(found)} settings"):
-        page.table(found, "sorl-settings")
-    page.heading("Audit")
-    _audit(store, experiment, name)
+    now = about.now
+    others = about.each[about.each["arm"] != now["arm"]].drop_duplicates("arm")
+    of_others = dict(zip(others["arm"], others["config"], strict=True))
+    every = settings(now["config"], now["toml"], of_others)
+    changed = every[["default", "base of the grid"]].ne(every["here"], axis=0).any(axis=1)
+    special = changed | every["other arms"].ne("")
+    page.table(every[special & every["setting"].ne("seed")], "sorl-settings")
+    with st.expander(f"All {len(every)} settings"):
+        page.table(every, "sorl-settings")
+
+
+def _files(about: _Shown) -> None:
     page.heading("Files")
     _facts(
         (one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}")
-        for one in tables
+        for one in about.tables
     )
-    if broken := sum(one["corrupt"] for one in tables):
+    broken = sum(one["corrupt"] for one in about.tables)
+    if broken:
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
+
+
+def _log(store: Store, about: _Shown) -> None:
+    """Show the versions of a run and the end of its console, without lines of progress."""
     page.heading("Log and versions")
-    _facts(facts(now))
-    log = log_of(store.runs, experiment, name)
+    _facts(facts(about.now))
+    log = log_of(store.runs, about.experiment, about.run_id)
     whole = tail(log) if log else []
-    if lines := [line for line in whole if not _PROGRESS.match(line)][-_LINES:]:
+    lines = [line for line in whole if not _PROGRESS.match(line)][-_LINES:]
+    if lines:
         st.html(tag("div", tag("pre", "\n".join(lines)), css="sorl-log"))
     elif whole:
         note("Its console.log has only lines of progress, whose numbers are in the curves.")
@@ -245,7 +303,7 @@ def as_it_is(store: Store, run: Row) -> dict[str, Any]:
     planned: int | None = None if pd.isna(run["planned"]) else int(run["planned"])
     now = {"steps": int(run["steps"]), "planned": planned, "arm": run["arm"]}
     if row["status"] == "running":  # table `run` knows them when it has ended
-        spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
+        spent = store.query("spent", run=run["run_id"], first=0, last=_NO_END, width=_NO_END)
         seconds = float(spent[["total", "record"]].sum().sum())
         now["seconds"] = seconds if len(spent) else None  # before its first step nothing is known
     return row | now
@@ -332,63 +390,93 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
     links(("This run in ", Markup(", ").join(here)), *others)
 
 
+class _Remark(NamedTuple):
+    """Something that stands out of a run, and where to look."""
+
+    severity: str
+    text: str
+    step: int | None = None
+    trajectory: int | None = None
+
+
 def findings(
     store: Store, known: Diagnostics, now: Row, each: pd.DataFrame, said: Diagnosis | None
 ) -> Iterator[Markup]:
     """Yield how an imported log was read, diagnosed causes, the first alarms, the first NaN or Inf, held-out
     success, and the sharpest spike.
     """
-    name = now["run_id"]
-    events = store.records("happened", run=now["run_id"])
-    fall = fall_of(now)
-    onset = None if fall is None else fall.step
-
-    def finding(severity: str, text: str, step: int | None = None, trajectory: int | None = None) -> Markup:
-        where = {} if step is None else recorded(store, name, step, trajectory)
-        link = (
-            anchor("episode", episode_address(experiment=now["experiment"], run=name, **where))
-            if where
-            else ""
-        )
-        return tag("p", text, " ", link, css=f"sorl-finding sorl-{severity}")
-
     reading = Reading.from_json(now.get("reading"))  # of an imported log
-    for sentence in reading.warnings if reading else ():
-        yield finding("warning", f"{sentence}.")
+    remarks = [_Remark("warning", f"{sentence}.") for sentence in (reading.warnings if reading else ())]
+    remarks += _diagnosed(now["run_id"], said)
+    remarks += _watched(store, known, now, each)
+    remarks += [_Remark("info", f"{sentence}.") for sentence in (reading.notes if reading else ())]
+    for remark in remarks:
+        yield _finding_html(store, now, remark)
+
+
+def _finding_html(store: Store, now: Row, remark: _Remark) -> Markup:
+    where = {} if remark.step is None else recorded(store, now["run_id"], remark.step, remark.trajectory)
+    link: str = ""
+    if where:
+        to = episode_address(experiment=now["experiment"], run=now["run_id"], **where)
+        link = anchor("episode", to)
+    return tag("p", remark.text, " ", link, css=f"sorl-finding sorl-{remark.severity}")
+
+
+def _diagnosed(run_id: str, said: Diagnosis | None) -> Iterator[_Remark]:
+    """Yield the causes of a diagnosis, what warned early, and what could not be checked."""
     if said is None:
-        yield finding("info", f"This run is long; for its causes type: sorl diagnose {name}")
-    else:
-        for found in in_order(said):
-            clue = found.clue
-            side = likely(said, found)
-            start = f"{side.capitalize()}. " if side else ""
-            text = f"{start}{found.cause.title}: {clue.says}. {found.cause.change}"
-            yield finding(found.severity, text, clue.shown, clue.trajectory)
-        if not said.findings and (none := none_found(said)) != NOTHING:
-            yield finding("warning", f"{none} {first_signals(said)}")
-        if early := early_warning(said):
-            yield finding("warning", early)
-        for sentence in not_checked(said):
-            yield finding("info", sentence)
-    rung = {
-        e["diagnostic"]: e["step"] for e in reversed(events) if e["kind"] == "alarm" and e["step"] is not None
-    }
-    up = alarmed(store, each[each["outcome"].isin(_UP) & (each["run_id"] != name)])
-    rings = store.query("leads", runs=list(up["run_id"])).dropna(subset=["step"])["diagnostic"].value_counts()
-    is_known = len(alarmed(store, each[each["run_id"] == name])) > 0
-    alarms = first_alarm(rung, onset, rings.to_dict(), len(up)) if is_known else "Alarms were not recorded."
-    yield finding("warning" if rung else "info", alarms)
-    if broken := not_finite(events):
-        yield finding("warning", *broken)
-    if held := held_out(store.records("evaluation", run=name, first=0, last=2**62)):
-        yield finding("info", held)
+        yield _Remark("info", f"This run is long; for its causes type: sorl diagnose {run_id}")
+        return
+    for found in in_order(said):
+        clue = found.clue
+        side = likely(said, found)
+        start = f"{side.capitalize()}. " if side else ""
+        text = f"{start}{found.cause.title}: {clue.says}. {found.cause.change}"
+        yield _Remark(found.severity, text, clue.shown, clue.trajectory)
+    none = none_found(said)
+    if not said.findings and none != NOTHING:
+        yield _Remark("warning", f"{none} {first_signals(said)}")
+    early = early_warning(said)
+    if early:
+        yield _Remark("warning", early)
+    for sentence in not_checked(said):
+        yield _Remark("info", sentence)
+
+
+def _watched(store: Store, known: Diagnostics, now: Row, each: pd.DataFrame) -> Iterator[_Remark]:
+    """Yield the first alarms, the first NaN or Inf, held-out success and the sharpest step of a run."""
+    run_id = now["run_id"]
+    events = store.records("happened", run=run_id)
+    yield _alarms(store, now, each, events)
+    broken = not_finite(events)
+    if broken:
+        yield _Remark("warning", *broken)
+    held = held_out(store.records("evaluation", run=run_id, first=0, last=_NO_END))
+    if held:
+        yield _Remark("info", held)
     signal = watched(store, known, now)
     is_measured = signal.spike in signal.points.dropna(subset=["value"])["step"].to_numpy()
-    rows = ranked(store, name, signal.spike)
+    rows = ranked(store, run_id, signal.spike)
     if is_measured and rows:
-        yield finding("info", moment_sentence(signal, rows), signal.spike, rows[0]["trajectory"])
-    for sentence in reading.notes if reading else ():
-        yield finding("info", f"{sentence}.")
+        yield _Remark("info", moment_sentence(signal, rows), signal.spike, rows[0]["trajectory"])
+
+
+def _alarms(store: Store, now: Row, each: pd.DataFrame, events: Sequence[Row]) -> _Remark:
+    """Say which alarms of a run came first, and in how many runs that stayed up they rang too."""
+    is_mine = each["run_id"] == now["run_id"]
+    if not len(alarmed(store, each[is_mine])):
+        return _Remark("info", "Alarms were not recorded.")
+    rung = {}
+    for event in reversed(events):
+        if event["kind"] == "alarm" and event["step"] is not None:
+            rung[event["diagnostic"]] = event["step"]
+    stayed_up = alarmed(store, each[each["outcome"].isin(_UP) & ~is_mine])
+    leads = store.query("leads", runs=list(stayed_up["run_id"])).dropna(subset=["step"])
+    rings = leads["diagnostic"].value_counts().to_dict()
+    fall = fall_of(now)
+    onset = None if fall is None else fall.step
+    return _Remark("warning" if rung else "info", first_alarm(rung, onset, rings, len(stayed_up)))
 
 
 def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -> dict[str, str]:
@@ -425,27 +513,21 @@ def held_out(rows: Sequence[Row]) -> str:
     return f"Held-out success: {'; '.join(said)}." if said else ""
 
 
-def _success(
-    store: Store,
-    chosen: Chosen,
-    known: Diagnostics,
-    experiment: str,
-    colour: str,
-    last: int,
-    notes: pd.DataFrame,
-) -> None:
+def _success(store: Store, chosen: Chosen, about: _Shown, last: int) -> None:
+    """Show success up to step `last` with events, notes, evaluations and forks."""
+    known = about.known
     first = chosen.window.first
-    name = chosen.ids[0]
+    name = about.run_id
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     happened = store.query("happened", run=name)
-    events = pd.concat([happened, notes], ignore_index=True) if len(notes) else happened
+    events = pd.concat([happened, note_events(about.notes)], ignore_index=True) if about.notes else happened
     events = events[events["step"].astype(float).between(first, last)]
     leads = bool(events["episode"].any())
     held_out = store.query("evaluation", run=name, first=first, last=last)
     forks = store.query("children", run=name)
     formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
-        career(points, held_out, events, colour, look(), formula, forks),
+        career(points, held_out, events, about.colour, look(), formula, forks),
         "career",
         points,
         select=leads,
@@ -453,7 +535,8 @@ def _success(
     )
     for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
         if recorded(store, name, step):
-            page.open_screen("episode", experiment=experiment, run=name, step=str(step), **page.EPISODE)
+            where = {"experiment": about.experiment, "run": name, "step": str(step)}
+            page.open_screen("episode", **where, **page.EPISODE)
     if len(forks):
         names = [
             anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()
@@ -474,13 +557,10 @@ def _write_note(store: Store, experiment: str, run_id: str, ends: tuple[int, int
 
 
 def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
+    """Show the events of a run, those of one kind and diagnostic in a row."""
     if not events:
         note("No event was recorded.")
         return
-    arm = str(now["arm"])
-    fall = fall_of(now)
-    onset = None if fall is None else fall.step
-    here = {"experiment": experiment, "run": now["run_id"]}
     header = [
         ("steps", "with the value of the diagnostic there; each opens its trajectories in Episode"),
         "severity",
@@ -491,38 +571,49 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         ("in words", "the first"),
         ("look at", "the first step in Turns"),
     ]
-    rows = []
     groups = defaultdict[tuple[Any, Any], list[Row]](list)
     for event in events:
         groups[event["kind"], event["diagnostic"]].append(event)
-    for group in [*groups.values()][:_EVENTS]:
-        first = group[0]
-        named = group[0]["diagnostic"] or ""
-        steps = list[str]()
-        for event in group[:_STEPS]:
-            step: str = "–" if event["step"] is None else f"{event['step']:,}"
-            if event["episode"]:
-                step = anchor(step, episode_address(**here, step=str(event["step"])))
-            steps.append(tag("span", step, "" if event["value"] is None else f" ({number(event['value'])})"))
-        if len(group) > _STEPS:
-            steps.append(f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}")
-        severity = word(max((event["severity"] for event in group), key=lambda one: one == "critical"))
-        cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(first["step"]), "1"]}
-        rows.append(
-            [
-                Markup(", ").join(steps),
-                tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
-                word(first["kind"]).replace("_", " "),
-                anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
-                f"{len(group):,}",
-                "" if first["threshold"] is None else number(first["threshold"]),
-                event_sentence(word(first["message"]), first["step"], onset),
-                anchor("turns", address("turns", experiment=experiment, **cell)) if first["turns"] else "",
-            ]
-        )
+    rows = [_event_cells(group, experiment, now) for group in [*groups.values()][:_EVENTS]]
     st.html(table_html(header, rows, "sorl-events"))
     if len(groups) > _EVENTS:
         note(f"The first {_EVENTS} of {len(groups):,} kinds of events.")
+
+
+def _event_cells(group: Sequence[Row], experiment: str, now: Row) -> list[Any]:
+    """Write the events of one kind and diagnostic as the cells of a row."""
+    first = group[0]
+    name = first["diagnostic"] or ""
+    severity = word(max((event["severity"] for event in group), key=lambda one: one == "critical"))
+    fall = fall_of(now)
+    message = event_sentence(word(first["message"]), first["step"], None if fall is None else fall.step)
+    look_at: Any = ""
+    if first["turns"]:
+        arm = str(now["arm"])
+        cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(first["step"]), "1"]}
+        look_at = anchor("turns", address("turns", experiment=experiment, **cell))
+    return [
+        Markup(", ").join(_event_steps(group, experiment, now)),
+        tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
+        word(first["kind"]).replace("_", " "),
+        anchor(name, address("glossary", part="diagnostics", find=name)) if name else "",
+        f"{len(group):,}",
+        "" if first["threshold"] is None else number(first["threshold"]),
+        message,
+        look_at,
+    ]
+
+
+def _event_steps(group: Sequence[Row], experiment: str, now: Row) -> Iterator[str]:
+    """Yield the first steps of some events, with the value there, and how many more there are."""
+    for event in group[:_STEPS]:
+        step: str = "–" if event["step"] is None else f"{event['step']:,}"
+        if event["episode"]:
+            place = {"experiment": experiment, "run": now["run_id"], "step": str(event["step"])}
+            step = anchor(step, episode_address(**place))
+        yield tag("span", step, "" if event["value"] is None else f" ({number(event['value'])})")
+    if len(group) > _STEPS:
+        yield f"and {len(group) - _STEPS:,} more, the last at step {number(group[-1]['step'])}"
 
 
 def _audit(store: Store, experiment: str, run: str) -> None:
