@@ -127,6 +127,8 @@ class Read(HTMLParser):
 
 
 OURS = {
+    "h1",
+    "h2",
     "p",
     "a",
     "span",

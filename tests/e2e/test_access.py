@@ -13,6 +13,7 @@ from sorl.spec.files import lock_file
 from sorl.store.sync import sync
 from tests.app.conftest import write_searched
 from tests.e2e import browser as web
+from tests.e2e.screenshots import VIEWS, drop_log, example_with_regions
 from tests.store.fixture import write_experiment, write_grid, write_segment, write_status
 
 pytestmark = web.MARKS
@@ -62,7 +63,8 @@ _UNREADABLE = """
     let share = drawn ? +own.fillOpacity : 1;
     for (let up = node; up; up = up.parentElement) {
       share *= +getComputedStyle(up).opacity;
-      if (!(up instanceof SVGElement)) layers.unshift(rgba(getComputedStyle(up).backgroundColor));
+      const thumb = up.querySelector(':scope > [data-testid="stSliderThumbValue"]'); // stands above it
+      if (!(up instanceof SVGElement) && !thumb) layers.unshift(rgba(getComputedStyle(up).backgroundColor));
     }
     const ink = rgba(drawn ? own.fill : own.color);
     const ground = layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
@@ -96,6 +98,26 @@ _UNREADABLE = """
   return found;
 }
 """
+# What is wrong with the signs of what scrolls sideways: a fade at the side where more is hidden, and words
+# above. Of a table of Streamlit its frame has the fade.
+_UNSIGNED = """
+() => {
+  const all = [...document.querySelectorAll('.stMainBlockContainer, .stMainBlockContainer :not(svg *)')];
+  const told = all.filter(one => getComputedStyle(one, '::before').content.includes('Scroll sideways'));
+  const faded = new Set(all.filter(one => getComputedStyle(one).maskImage.includes('gradient')));
+  const wide = all.filter(one => one.scrollWidth - one.clientWidth > 1
+    && ['auto', 'scroll'].includes(getComputedStyle(one).overflowX));
+  const boxes = wide.map(one => one.closest('[data-testid="stDataFrameResizable"]') ?? one);
+  const over = words => boxes.some(box => words.contains(box));
+  const name = one => `${one.tagName} ${one.className} ${one.scrollWidth} in ${one.clientWidth}`;
+  return [
+    ...boxes.filter(one => !faded.has(one)).map(one => `no fade: ${name(one)}`),
+    ...boxes.filter(one => !told.some(words => words.contains(one))).map(one => `no words: ${name(one)}`),
+    ...[...faded].filter(one => !boxes.includes(one)).map(one => `a fade for nothing: ${name(one)}`),
+    ...told.filter(one => !over(one)).map(one => `words for nothing: ${name(one)}`),
+  ];
+}
+"""
 _TOLD = """
 window.told = [];
 window.Notification = class { constructor(title, about) { window.told.push([title, about.body]); } };
@@ -121,6 +143,20 @@ def address(runs: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def example_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with the shipped example and a region."""
+    folder = tmp_path_factory.mktemp("example")
+    example_with_regions(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def example_address(example_runs: Path) -> Iterator[str]:
+    with web.served(example_runs) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
 def opened() -> Iterator[web.Browser]:
     with web.browser() as found:
         yield found
@@ -133,17 +169,48 @@ def place(address: str, screen: str, **more: str) -> str:
     )
 
 
+def visit_example(page: web.Page, address: str, screen: str, runs: Path) -> None:
+    """Open a screen over the shipped example, with something to see on it."""
+    path = "" if screen == "overview" else screen
+    web.visit(page, f"{address}/{path}?{VIEWS[screen]}", screen)
+    if screen == "imports":
+        drop_log(page, runs, runs)
+    page.wait_for_timeout(700)
+
+
+def unsigned(page: web.Page) -> list[str]:
+    """What is wrong with the signs of what scrolls; a figure that has just been drawn gets its sign soon."""
+    for _ in range(40):
+        page.wait_for_timeout(500)
+        found = page.evaluate(_UNSIGNED)
+        if not found:
+            break
+    return found
+
+
+def violations(page: web.Page) -> list[str]:
+    """What axe-core finds on a page that is serious or critical, with the element and what to mend."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install 'sorl[test]'")
+    found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    told = []
+    for one in found:
+        if one["impact"] in ("serious", "critical"):
+            told += [f"{one['id']}: {node['html'][:200]}: {node['failureSummary']}" for node in one["nodes"]]
+    return told
+
+
 @pytest.mark.parametrize("screen", web.ENDS)
 def test_tab_leads_to_everything_that_can_be_clicked_and_it_has_a_name(
     screen: str, address: str, opened: web.Browser
 ):
     page = web.new_page(opened)
     web.visit(page, place(address, screen), screen)
+    cells = ("<canvas", '<td role="gridcell"')  # what has the focus in a table of Streamlit
     for _ in range(1_000):
         page.keyboard.press("Tab")
         found = page.evaluate(_FOCUSED)
         # Tab goes cell by cell there
-        if found is None or (found["seen"] and not found["html"].startswith("<canvas")):
+        if found is None or (found["seen"] and not found["html"].startswith(cells)):
             break
         # its cells are read aloud from a table that comes with the focus
         if found["html"].startswith("<canvas"):
@@ -230,6 +297,68 @@ def test_every_text_has_contrast_and_none_is_cut_or_lies_on_another(
             web.settle(page, screen)
             page.wait_for_timeout(700)
             assert page.evaluate(_UNREADABLE) == [], (screen, width)
+    page.close()
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing_serious_on_any_screen_whatever_is_opened_on_it(
+    theme: str, width: int, example_address: str, example_runs: Path, opened: web.Browser
+):
+    page = web.new_page(opened, theme)
+    page.set_viewport_size({"width": width, "height": 900})
+    for screen in web.ENDS:
+        visit_example(page, example_address, screen, example_runs)
+        for summary in page.locator("summary").all():
+            summary.click()
+        page.get_by_role("button", name="More" if screen == "compare" else "Saved views", exact=True).click()
+        page.wait_for_timeout(700)
+        assert violations(page) == [], screen
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_scrolls_sideways_on_a_phone_says_so_and_nothing_else_does(
+    theme: str, example_address: str, example_runs: Path, opened: web.Browser
+):
+    page = web.new_page(opened, theme)
+    page.set_viewport_size({"width": 390, "height": 900})
+    for screen in web.ENDS:
+        visit_example(page, example_address, screen, example_runs)
+        for summary in page.locator("summary").all():
+            summary.click()
+        page.wait_for_timeout(700)
+        assert unsigned(page) == [], screen
+    page.close()
+
+
+def test_long_formulas_and_rollouts_side_by_side_say_that_they_scroll(
+    example_address: str, opened: web.Browser
+):
+    page = web.new_page(opened)
+    page.set_viewport_size({"width": 390, "height": 900})
+    group = "episode?experiment=quickstart&run=grpo-s0-29291ae1&step=0&trajectory=16&view=group"
+    for place, wide in (("glossary?part=algorithms", ".katex-display"), (group, ".sorl-columns-wide")):
+        page.goto(f"{example_address}/{place}")
+        page.locator(f"{wide}[data-sorl-more=right]").first.wait_for()
+        assert unsigned(page) == [], place
+    page.close()
+
+
+def test_the_sign_goes_where_nothing_more_is_hidden(example_address: str, opened: web.Browser) -> None:
+    page = web.new_page(opened)
+    page.set_viewport_size({"width": 390, "height": 900})
+    web.visit(page, f"{example_address}/collapse", "collapse")
+    figure = page.locator(".st-key-survival > [data-sorl-more=right]")
+    figure.evaluate("box => box.scrollBy(100, 0)")
+    page.locator(".st-key-survival > [data-sorl-more='left right']").wait_for()
+    moved = page.locator(".st-key-survival > [data-sorl-more]")
+    moved.evaluate("box => box.scrollBy(9999, 0)")
+    page.locator(".st-key-survival > [data-sorl-more=left]").wait_for()
+    assert moved.get_attribute("tabindex") == "0"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    moved.wait_for(state="detached")
+    assert page.locator("[data-sorl-more]").count() == 0
+    assert page.locator(".st-key-survival > [tabindex]").count() == 0
     page.close()
 
 

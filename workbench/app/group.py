@@ -95,9 +95,9 @@ def group_html(rollouts: Sequence[Row], chosen: int, place: dict[str, str]) -> M
         for row in rollouts
     ]
     beginning = tag("div", tag("div", tag("b", "All begin with"), css="sorl-turn"), *common) if common else ""
-    return tag(
-        "div", beginning, tag("div", *columns, css="sorl-columns-wide", tabindex="0"), css="sorl-transcript"
-    )
+    wide = tag("div", *columns, css="sorl-columns-wide", tabindex="0")
+    # the words that say that they scroll stand between the beginning and the columns
+    return tag("div", beginning, tag("div", wide, css="sorl-sideways"), css="sorl-transcript")
 
 
 def _head(row: Row, is_chosen: bool, place: dict[str, str]) -> Markup:

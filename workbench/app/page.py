@@ -61,7 +61,7 @@ _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
 _DRAWN = "sorl drawn"
 _KNOWN = "sorl alerts"
 _STYLE, *_SCRIPTS = (
-    Path(__file__).parent / name for name in ("style.css", "figure.js", "link.js", "bell.js")
+    Path(__file__).parent / name for name in ("style.css", "figure.js", "scroll.js", "link.js", "bell.js")
 )
 
 
@@ -85,6 +85,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         st.html(_STYLE)
         palette = look()
         st.html(tag("style", f":root {{ --sorl-surface: {palette.surface}; --sorl-text: {palette.text}; }}"))
+        # who cannot see the menu hears where they are
+        st.html(tag("h1", title(body.__name__), css="sorl-title"))
         script = "".join(file.read_text(encoding="utf-8") for file in _SCRIPTS)
         st.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
         bell = st.container(key="sorl-bell")
@@ -249,7 +251,7 @@ def place_of(title: str) -> str:
 
 def heading(title: str) -> None:
     """Show the title of a part of a screen, to which an address with its place leads."""
-    st.html(tag("p", title, css="sorl-question sorl-heading", id=place_of(title)))
+    st.html(tag("h2", title, css="sorl-question sorl-heading", id=place_of(title)))
 
 
 def say(text: str, *typed: str) -> None:

@@ -43,9 +43,10 @@ def tag(name: str, *inside: object, css: str = "", **attributes: object) -> Mark
 
 
 def table_html(header: Sequence[object], rows: Iterable[Sequence[object]], css: str = "") -> Markup:
-    """Build an HTML table; a name in `header` may be a pair of name and tooltip."""
+    """Build an HTML table; a name in `header` may be a pair of name and tooltip, or empty."""
     names = (name if isinstance(name, tuple) else (name, "") for name in header)
-    head = tag("tr", *(tag("th", name, title=tip) for name, tip in names))
+    # a heading without words would be read aloud as an empty one
+    head = tag("tr", *(tag("th" if name else "td", name, title=tip) for name, tip in names))
     body = (tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
     return tag("div", tag("table", head, *body, css=f"sorl-table {css}".strip()), css="sorl-scroll")
 

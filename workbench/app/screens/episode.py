@@ -173,7 +173,7 @@ def _show_conversation(store: Store, known: Diagnostics, at: Places, chosen: Cho
     with sentences:
         did = verdict(chosen.mine, len(chosen.rows), one.turns, one.tokens)
         said = tag("p", did[0].upper() + did[1:], *ending(chosen.mine), css="sorl-answer")
-        st.html(tag("p", word(chosen.mine["question"]), css="sorl-question") + said)
+        st.html(tag("h2", word(chosen.mine["question"]), css="sorl-question") + said)
     with text:
         notes = notes_of(store, str(chosen.run["run_id"]))
         one = one._replace(noted=token_notes(notes, chosen.step, chosen.trajectory))
@@ -296,9 +296,8 @@ def _show_group(store: Store, chosen: Chosen) -> None:
     """Show the rollouts of the prompt side by side, from where they first differ."""
     place = {"run": str(chosen.run["run_id"]), "step": chosen.step, "trajectory": chosen.trajectory}
     rows = store.records("group", **place)
-    st.html(tag("p", word(chosen.mine["question"]), css="sorl-question"))
+    st.html(tag("h2", word(chosen.mine["question"]), css="sorl-question"))
     side_by_side = choose_rows(rows, chosen.trajectory)
     answer(describe_group(rows, side_by_side))
     if side_by_side:
         st.html(group_html(side_by_side, chosen.trajectory, chosen.place))
-        note("Narrow windows: scroll the columns sideways.")

@@ -162,7 +162,7 @@ def _say_verdict(diagnosis: Diagnosis) -> None:
     """Show what stands at the head of the diagnosis: how much of the log is missing from it, the verdict."""
     for warning in reading_warnings(diagnosis):
         say(warning)
-    st.html(tag("p", headline(diagnosis), css="sorl-question"))
+    st.html(tag("h2", headline(diagnosis), css="sorl-question"))
     if not diagnosis.findings:
         answer(none_found(diagnosis))
 

@@ -77,7 +77,7 @@ def _overview(store: Store) -> None:
     if len(falling):
         which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in falling.itertuples())
         note(f"Falling now: {which}. Success is {100 * LOST:.0f} % or more below its best: {RATE}.")
-    st.html(tag("p", question(store, experiment), css="sorl-question"))
+    st.html(tag("h2", question(store, experiment), css="sorl-question"))
     region = None
     if is_region(store, experiment):
         try:

@@ -51,7 +51,7 @@ def region(store: Store) -> None:
     with right:
         measure = choose("measure", "Coloured by", maps.MEASURES, kind="row")
     shown = region_of(store, experiment, survival)
-    st.html(tag("p", question(store, experiment), css="sorl-question"))
+    st.html(tag("h2", question(store, experiment), css="sorl-question"))
     draw(shown, experiment, measure)
     note("Stable area of each arm, with what was run to know it.")
     page.table(analysis.readable_series(shown.series))

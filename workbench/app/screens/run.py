@@ -321,7 +321,7 @@ def _title(now: Row, stands: str, colour: str, palette: theme.Palette) -> None:
     length = f"{steps:,} of {counted(now['planned'])}" if now["planned"] else counted(steps)
     if now["seconds"] and steps:
         length += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
-    title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
+    title = tag("h2", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
     st.html(title + tag("p", f"{stands} {length}.", css="sorl-answer"))
     if reason or status not in ("finished", "running", "queued"):
         who = "The trainer said at its end" if status == "finished" else status  # by the rules of that time
