@@ -79,7 +79,7 @@ def test_a_note_is_written_and_taken_back_on_the_screen(runs: Path, open_screen:
     asked = "SELECT text, step, withdraws IS NOT NULL FROM note ORDER BY written_at"
     assert Reader(runs).rows(asked).rows == [("seen by hand", None, False)]
     screen = open_screen("run", runs, run="r1")
-    next(button for button in screen.button if button.label == "✕").click().run()
+    next(button for button in screen.button if button.label == "Take back").click().run()
     sync(runs)
     assert Reader(runs).rows(asked).rows == [("seen by hand", None, False), (None, None, True)]
     assert "seen by hand" not in Read(open_screen("run", runs, run="r1").source).text

@@ -45,6 +45,15 @@ def test_what_is_taken_back_stays_in_the_table_and_a_new_database_has_the_same_r
     ]
 
 
+def test_the_view_of_notes_leaves_out_what_was_taken_back(tmp_path: Path) -> None:
+    write_run(tmp_path, "demo", "r1", shape=SMALL)
+    first = append_note(tmp_path, "demo", "r1", PartNote("one"))
+    second = append_note(tmp_path, "demo", "r1", PartNote("two", step=0))
+    withdraw_note(tmp_path, "demo", "r1", first)
+    sync(tmp_path)
+    assert Reader(tmp_path).rows("SELECT note, text FROM current_note").rows == [(second, "two")]
+
+
 @pytest.mark.parametrize(
     ("note", "why"),
     [

@@ -67,15 +67,14 @@ def note_events(notes: Sequence[Row]) -> pd.DataFrame:
 def show_notes(store: Store, experiment: str, run_id: str, notes: Sequence[Row]) -> None:
     """List notes, each with a link to its part and a button that takes it back."""
     for row in notes[:_MOST]:
-        words, button = st.columns([12, 1], vertical_alignment="center")
+        words, button = st.columns([10, 2], vertical_alignment="center")
         with words:
             st.html(_paragraph(experiment, run_id, row))
         with button:
-            name = place_in_words(row)
-            if st.button("✕", key=f"withdraw {row['note']}", help=f"Take back the note on {name}"):
+            if st.button("Take back", key=f"withdraw {row['note']}", width="stretch"):
                 _try(partial(withdraw_note, store.runs, experiment, run_id, row["note"]))
     if len(notes) > _MOST:
-        note(f"The first {_MOST} of {len(notes):,} notes. All: table note.")
+        note(f"The first {_MOST} of {len(notes):,} notes. All: view current_note.")
 
 
 def write_note(store: Store, experiment: str, run_id: str, places: dict[str, PartNote]) -> None:

@@ -10,10 +10,8 @@ from sorl.store.part_notes import PartNote, append_note, withdraw_note
 from sorl.store.reader import Reader
 
 _NOTES = """
-    SELECT note, step, trajectory, first_token, last_token, tag, text, written_at FROM note AS n
-    WHERE run_id = ? AND withdraws IS NULL
-      AND NOT EXISTS (SELECT 1 FROM note AS later WHERE later.run_id = n.run_id AND later.withdraws = n.note)
-    ORDER BY step NULLS FIRST, trajectory NULLS FIRST, first_token NULLS FIRST, written_at
+    SELECT note, step, trajectory, first_token, last_token, tag, text, written_at FROM current_note
+    WHERE run_id = ? ORDER BY step NULLS FIRST, trajectory NULLS FIRST, first_token NULLS FIRST, written_at
 """
 
 
