@@ -13,7 +13,7 @@ from sorl.spec.files import lock_file
 from sorl.store.sync import sync
 from tests.app.conftest import write_searched
 from tests.e2e import browser as web
-from tests.e2e.screenshots import VIEWS, drop_log, example_with_regions
+from tests.e2e.screenshots import VIEWS, drop_log
 from tests.store.fixture import write_experiment, write_grid, write_segment, write_status
 
 pytestmark = web.MARKS
@@ -139,20 +139,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(runs: Path) -> Iterator[str]:
     with web.served(runs) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def example_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runs folder with the shipped example and a region."""
-    folder = tmp_path_factory.mktemp("example")
-    example_with_regions(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def example_address(example_runs: Path) -> Iterator[str]:
-    with web.served(example_runs) as url:
         yield url
 
 

@@ -12,26 +12,13 @@ import pytest
 
 from sorl.store.reader import Reader
 from tests.e2e import browser as web
-from tests.e2e.screenshots import FELL, example_with_regions
+from tests.e2e.screenshots import FELL
 
 pytestmark = web.MARKS
 MOST_CLICKS = 3
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nine")
-    example_with_regions(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def address(runs: Path) -> Iterator[str]:
-    with web.served(runs) as url:
-        yield url
-
-
-class Reader9:
+class Visitor:
     """A page whose clicks are counted, beside the store that knows the answers."""
 
     def __init__(self, page: web.Page, address: str, runs: Path) -> None:
@@ -65,129 +52,127 @@ class Reader9:
 
 
 @pytest.fixture
-def reader(address: str, runs: Path) -> Iterator[Reader9]:
-    """A reader on the first page; nothing in the console fails, and no question takes a fourth click."""
+def visitor(example_address: str, example_runs: Path) -> Iterator[Visitor]:
+    """A visitor on the first page; nothing in the console fails, and no question takes a fourth click."""
     with web.browser() as opened:
         page = web.new_page(opened)
         errors = web.complaints(page)
-        mine = Reader9(page, address, runs)
+        mine = Visitor(page, example_address, example_runs)
         mine.start()
         yield mine
         assert not errors
         assert mine.clicks <= MOST_CLICKS
 
 
-def test_a_which_arm_collapsed_first_and_in_which_seeds(reader: Reader9) -> None:
+def test_a_which_arm_collapsed_first_and_in_which_seeds(visitor: Visitor) -> None:
     asked = "SELECT arm, count(*), list(collapse_step ORDER BY collapse_step) FROM run"
     asked += " WHERE experiment = 'quickstart' AND collapse_step IS NOT NULL GROUP BY arm"
-    ((arm, count, onsets),) = reader.ask(asked)
-    ((seeds,),) = reader.ask(
+    ((arm, count, onsets),) = visitor.ask(asked)
+    ((seeds,),) = visitor.ask(
         "SELECT count(*) FROM run WHERE experiment = 'quickstart' AND arm = $arm", arm=arm
     )
     steps = ", ".join(map(str, onsets))
-    assert f"Collapsed: {arm} in {count} of {seeds} (onset at steps {steps})." in reader.text()
+    assert f"Collapsed: {arm} in {count} of {seeds} (onset at steps {steps})." in visitor.text()
 
 
-def test_b_at_which_step_and_turn_the_ratio_left_one(reader: Reader9) -> None:
-    reader.open("Turns", "turns")
+def test_b_at_which_step_and_turn_the_ratio_left_one(visitor: Visitor) -> None:
+    visitor.open("Turns", "turns")
     told = re.search(
         r"ppo seed 0: turn (\d+) first leaves its usual band at step (\d+), .*?, with (\S+)"
         r" \(usual: (\S+) to (\S+),",
-        reader.text(),
+        visitor.text(),
     )
     assert told
     turn = int(told[1])
     step = int(told[2])
     value, low, high = map(float, told.groups()[2:])
     asked = "SELECT ratio_geo FROM turn_step WHERE run_id = $run AND turn_index = $turn AND step = $step"
-    ((recorded,),) = reader.ask(asked, run=FELL, turn=turn, step=step)
+    ((recorded,),) = visitor.ask(asked, run=FELL, turn=turn, step=step)
     assert value == float(f"{recorded:.3g}")
     assert not low <= value <= high
     # No earlier turn of enough trajectories is outside that band by as much.
     earlier = "SELECT count(*) FROM turn_step WHERE run_id = $run AND step < $step AND turn_index = $turn"
     earlier += " AND abs(ln(ratio_geo)) >= abs(ln($value))"
-    assert reader.ask(earlier, run=FELL, step=step, turn=turn, value=value) == [(0,)]
+    assert visitor.ask(earlier, run=FELL, step=step, turn=turn, value=value) == [(0,)]
 
 
-def test_c_the_text_with_the_largest_gradient_weight(reader: Reader9) -> None:
-    reader.open("trajectory 61", "episode")
+def test_c_the_text_with_the_largest_gradient_weight(visitor: Visitor) -> None:
+    visitor.open("trajectory 61", "episode")
     asked = "SELECT step FROM step WHERE run_id = $run AND step BETWEEN 11 AND 12"
     asked += " ORDER BY grad_norm_max DESC LIMIT 1"
-    ((step,),) = reader.ask(asked, run=FELL)
+    ((step,),) = visitor.ask(asked, run=FELL)
     most = "SELECT trajectory FROM trajectory WHERE run_id = $run AND step = $step"
     most += " ORDER BY gradient_share DESC LIMIT 1"
-    assert reader.ask(most, run=FELL, step=step) == [(61,)]
+    assert visitor.ask(most, run=FELL, step=step) == [(61,)]
     weights = "SELECT unnest(token) AS text, unnest(worst_gradient_weight) AS weight FROM token"
     weights += " WHERE run_id = $run AND step = $step AND trajectory = 61"
-    ((text,),) = reader.ask(
+    ((text,),) = visitor.ask(
         f"SELECT text FROM ({weights}) ORDER BY abs(weight) DESC LIMIT 1", run=FELL, step=step
     )
-    assert reader.text(".sorl-token.sorl-heaviest") == text.strip()
+    assert visitor.text(".sorl-token.sorl-heaviest") == text.strip()
 
 
-def test_d_in_which_settings_two_runs_differ(reader: Reader9) -> None:
-    reader.open("ppo", "compare")  # of the table of arms: it is drawn next to the others
-    reader.start()
-    reader.open("Compare", "compare")
-    table = reader.text('[data-testid="stMainBlockContainer"]').split("What differs", 1)[1]
+def test_d_in_which_settings_two_runs_differ(visitor: Visitor) -> None:
+    visitor.open("Compare", "compare")
+    table = visitor.text('[data-testid="stMainBlockContainer"]').split("What differs", 1)[1]
     ratio = {"ppo": "token", "turn-ppo": "turn"}
     for arm, level in ratio.items():
         assert re.search(rf"{arm} yes gae {level} none 4 16", table), table[:400]
 
 
-def test_e_what_another_algorithm_would_do_with_this_batch(reader: Reader9) -> None:
-    reader.open("trajectory 61", "episode")
-    reader.click(reader.page.get_by_role("link", name="Replay this batch with other algorithms"), "replay")
-    reader.page.get_by_text("effective samples").first.wait_for()
-    text = reader.text()
+def test_e_what_another_algorithm_would_do_with_this_batch(visitor: Visitor) -> None:
+    visitor.open("trajectory 61", "episode")
+    visitor.click(visitor.page.get_by_role("link", name="Replay this batch with other algorithms"), "replay")
+    visitor.page.get_by_text("effective samples").first.wait_for()
+    text = visitor.text()
     for algorithm in ("turn-ppo", "s-ppo", "st-ppo"):
         assert algorithm in text
 
 
-def test_f_runs_grouped_by_their_learning_rate(reader: Reader9) -> None:
-    reader.start("region_sgd")
-    reader.open("Compare", "compare")
-    reader.click(reader.page.get_by_label("Group by").first)
-    reader.click(reader.page.get_by_role("option", name="learn.policy.lr", exact=True))
-    reader.page.wait_for_url("**group=learn.policy.lr**")
-    web.settle(reader.page, "compare")
-    rates = {float(rate) for rate in re.findall(r"learn\.policy\.lr = (\d[\d.]*\d)", reader.text())}
+def test_f_runs_grouped_by_their_learning_rate(visitor: Visitor) -> None:
+    visitor.start("region_sgd")
+    visitor.open("Compare", "compare")
+    visitor.click(visitor.page.get_by_label("Group by").first)
+    visitor.click(visitor.page.get_by_role("option", name="learn.policy.lr", exact=True))
+    visitor.page.wait_for_url("**group=learn.policy.lr**")
+    web.settle(visitor.page, "compare")
+    rates = {float(rate) for rate in re.findall(r"learn\.policy\.lr = (\d[\d.]*\d)", visitor.text())}
     asked = "SELECT DISTINCT CAST(json_extract(config, '$.learn.policy.lr') AS DOUBLE) FROM run"
-    known = {row[0] for row in reader.ask(f"{asked} WHERE experiment = 'region_sgd'")}
+    known = {row[0] for row in visitor.ask(f"{asked} WHERE experiment = 'region_sgd'")}
     assert rates == known
 
 
 @pytest.mark.parametrize("kind", ["PNG", "SVG", "CSV"])
-def test_g_a_figure_as_a_file(reader: Reader9, kind: str) -> None:
-    with reader.page.expect_download() as saved:
-        reader.click(reader.page.get_by_role("button", name=kind, exact=True).first)
+def test_g_a_figure_as_a_file(visitor: Visitor, kind: str) -> None:
+    with visitor.page.expect_download() as saved:
+        visitor.click(visitor.page.get_by_role("button", name=kind, exact=True).first)
     assert saved.value.suggested_filename.endswith(f".{kind.lower()}")
     assert saved.value.path().stat().st_size > 100
 
 
-def test_h_a_link_opens_the_same_view_in_another_browser(reader: Reader9) -> None:
-    reader.open("Turns", "turns")
-    reader.click(reader.page.get_by_text("extreme", exact=True))
-    web.settle(reader.page, "turns")
-    reader.page.wait_for_url("**extreme**")
-    said = reader.text(".sorl-answer")
-    opened = reader.page.context.browser
+def test_h_a_link_opens_the_same_view_in_another_browser(visitor: Visitor) -> None:
+    visitor.open("Turns", "turns")
+    visitor.click(visitor.page.get_by_text("extreme", exact=True))
+    web.settle(visitor.page, "turns")
+    visitor.page.wait_for_url("**extreme**")
+    said = visitor.text(".sorl-answer")
+    opened = visitor.page.context.browser
     assert opened is not None
     other = web.new_page(opened)  # in a context of its own
-    web.visit(other, reader.page.url, "turns")
+    web.visit(other, visitor.page.url, "turns")
     assert re.sub(r"\s+", " ", other.locator(".sorl-answer").first.inner_text()) == said
     assert other.get_by_role("radio", name="extreme").is_checked()
 
 
-def test_i_sql_over_the_runs_with_a_plot(reader: Reader9) -> None:
-    reader.open("SQL", "sql")
+def test_i_sql_over_the_runs_with_a_plot(visitor: Visitor) -> None:
+    visitor.open("SQL", "sql")
     query = f"SELECT step, success FROM step WHERE run_id = '{FELL}' ORDER BY step"
-    box = reader.page.locator("textarea").first
+    box = visitor.page.locator("textarea").first
     box.fill(query)
     box.press("Control+Enter")
-    reader.page.wait_for_function("() => document.querySelector('.js-plotly-plot .main-svg')")
-    drawn = reader.page.evaluate(
+    visitor.page.wait_for_function("() => document.querySelector('.js-plotly-plot .main-svg')")
+    drawn = visitor.page.evaluate(
         "() => document.querySelector('.js-plotly-plot')._fullData.map(trace => trace.x.length)"
     )
-    ((steps,),) = reader.ask("SELECT count(*) FROM step WHERE run_id = $run", run=FELL)
+    ((steps,),) = visitor.ask("SELECT count(*) FROM step WHERE run_id = $run", run=FELL)
     assert steps in drawn

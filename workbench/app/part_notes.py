@@ -1,6 +1,7 @@
 """Notes on a run and its parts: shown where they belong, written below."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -89,8 +90,7 @@ def write_note(store: Store, experiment: str, run_id: str, places: dict[str, Par
             label = st.text_input("Tag", max_chars=LONGEST_TAG)
         is_sent = st.form_submit_button("Add the note")
     if is_sent:
-        at = places[place]
-        written = PartNote(text, label, at.step, at.trajectory, at.first_token, at.last_token)
+        written = replace(places[place], text=text, tag=label)
         _try(partial(append_note, store.runs, experiment, run_id, written))
 
 

@@ -151,6 +151,13 @@ def bounded(old: float | None) -> float:
     return 0.5 if old is None else old / 4
 
 
+def rows_in_words(count: int, rows: int) -> str:
+    """Say in how many rows at the end of a log something is seen."""
+    if rows == 1:
+        return "the only row"
+    return f"all {rows:,} rows" if count == rows else f"the last {count:,} of {rows:,} rows"
+
+
 def sql(select: str, rest: str = "", form: str = "") -> str:
     """Return the command that asks the database about the run, as the test of a cause."""
     query = f"{select} WHERE run_id = '{{run}}' {rest}".rstrip()

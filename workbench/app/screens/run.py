@@ -434,8 +434,8 @@ def _diagnosed(run_id: str, said: Diagnosis | None) -> Iterator[_Remark]:
         start = f"{side.capitalize()}. " if side else ""
         text = f"{start}{found.cause.title}: {clue.says}. {found.cause.change}"
         yield _Remark(found.severity, text, clue.shown, clue.trajectory)
-    none = none_found(said)
-    if not said.findings and none != NOTHING:
+    none = "" if said.findings else none_found(said)
+    if none not in ("", NOTHING):
         yield _Remark("warning", f"{none} {first_signals(said)}")
     early = early_warning(said)
     if early:

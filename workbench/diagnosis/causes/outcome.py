@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Level, Outcome, reward_after, sure
-from sorl.diagnosis.finding import Clue, scalar
+from sorl.diagnosis.finding import Clue, rows_in_words, scalar
 from sorl.diagnosis.log import PART, Log
 
 # of the groups without an advantage: all right, all wrong
@@ -66,7 +66,7 @@ def _all_idle(log: Log, reward: float) -> Clue | None:
     if idle.empty or rewards.empty or float(idle.min()) < 1 or not (rewards == reward).all():
         return None
     step = int(idle.index[0])
-    rows = _all_rows(len(idle))
+    rows = rows_in_words(len(idle), len(idle))
     shown = Evidence("step.zero_advantage_frac", step, float(idle.iloc[0]), 0.0)
     says = f"in {rows} all rollouts of every group have the reward {reward:g}: they give no gradient"
     return Clue("sign", 0.7, step, says, (shown,), from_the_start=True)
@@ -79,13 +79,9 @@ def _all_cut(log: Log) -> Clue | None:
         return None
     step = int(cut.index[0])
     share = "all answers" if cut.min() == 1 else f"at least {100 * cut.min():.0f} % of the answers"
-    says = f"{share} end at the token limit in {_all_rows(len(cut))}"
+    says = f"{share} end at the token limit in {rows_in_words(len(cut), len(cut))}"
     shown = Evidence("step.truncated_frac", step, float(cut.iloc[0]), 0.0)
     return Clue("sign", 0.7, step, says, (shown,), from_the_start=True)
-
-
-def _all_rows(count: int) -> str:
-    return "the only row" if count == 1 else f"all {count:,} rows"
 
 
 @scalar(

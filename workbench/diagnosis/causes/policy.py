@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sorl.diagnosis.changepoint import CLEAR, Curve, Evidence, Outcome, reward_after, sure
-from sorl.diagnosis.finding import Clue, bounded, cause, scalar, third
+from sorl.diagnosis.finding import Clue, bounded, cause, rows_in_words, scalar, third
 from sorl.diagnosis.log import Log
 
 PER_TOKEN = "nats a token"
@@ -431,13 +431,13 @@ def zero_gradient(log: Log) -> Clue | None:
     spread = _rewards_differ(log, zeros.index)
     if kl.nunique() > 1 or spread == "" or _has_other_reason(log, zeros.index):
         return None  # the policy moves, so the norm is not measured; or there is nothing to learn from
-    says = f"the gradient norm is exactly zero in {_rows_in_words(zeros, norm)}"
+    says = f"the gradient norm is exactly zero in {rows_in_words(len(zeros), len(norm))}"
     is_still = len(kl) > 0 and not kl.any()
     if is_still:
         says += ", and so is the KL to the reference"
     if spread:
         says += f", although {spread}"
-    is_certain = is_still and spread is not None and len(zeros) >= ZERO_ROWS
+    is_certain = is_still and bool(spread) and len(zeros) >= ZERO_ROWS
     step = int(zeros.index[0])
     return Clue(
         "sign" if spread else "pattern",
@@ -454,14 +454,6 @@ def _zeros_at_the_end(norm: pd.Series) -> pd.Series:
     """Return the rows since which a gradient norm is exactly zero."""
     other = np.flatnonzero(norm.to_numpy() != 0)
     return norm.iloc[other[-1] + 1 :] if len(other) else norm
-
-
-def _rows_in_words(part: pd.Series, whole: pd.Series) -> str:
-    if len(whole) == 1:
-        return "the only row"
-    if len(part) == len(whole):
-        return f"all {len(whole):,} rows"
-    return f"the last {len(part):,} of {len(whole):,} rows"
 
 
 def _rewards_differ(log: Log, steps: pd.Index) -> str | None:
