@@ -23,6 +23,7 @@ ROOMS = (
     "grid",
     "analysis",
     "diagnosis",
+    "difference",
     "replay",
     "audit",
     "app",

@@ -27,6 +27,8 @@ VERBS = (
     "compare",
     "sql",
     "diagnose",
+    "diff",
+    "baseline",
     "import",
     "audit",
     "replay",

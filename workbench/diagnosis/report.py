@@ -23,6 +23,7 @@ from sorl.diagnosis.trainers import how_to_log, option_names
 from sorl.spec import NOT_RISEN
 from sorl.store.text import visible
 
+FORMAT = "sorl.diagnose/1"  # of `as_dict`; docs/schemas/diagnose.json
 SHOWN = 3  # findings that are told in full
 FIRST = 5  # signals and culprits that are named
 NOTHING = "Nothing found."
@@ -543,6 +544,7 @@ def _escaped(words: str) -> str:
 def as_dict(d: Diagnosis) -> dict[str, Any]:
     """Plain data; a number that is NaN or Inf is a string, as JSON has none."""
     return {
+        "schema": FORMAT,
         "log": d.log.name,
         "headline": headline(d),
         "reading": d.log.reading and d.log.reading.as_dict(),

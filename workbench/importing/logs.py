@@ -29,6 +29,7 @@ from sorl.importing.numbers import Column
 from sorl.importing.rows import Rows
 from sorl.importing.trainer import trainer_of
 from sorl.importing.unpack import Unpacked, is_packed, unpacked
+from sorl.importing.versions import versions_near
 from sorl.spec import InputError
 from sorl.spec.reading import NotFinite, Reading
 
@@ -303,6 +304,8 @@ def imported(
         candidates=candidates_of(read, others),
         is_numbered=rows.is_numbered,
         remarks=_remarks(read, config),
+        configuration=dict(config),
+        versions=versions_near(path, config),
     )
     settings = {setting: choice.value for setting, choice in choices.items()}
     return Imported(rows.name, tables, settings, read, kept, others[KEPT:], reading, rows.status)

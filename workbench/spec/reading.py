@@ -52,6 +52,9 @@ class Reading:
     is_numbered: bool = False  # no column names the step: rows are numbered
     # column of ours -> what to know of it, if it is what something is found in
     remarks: Mapping[str, str] = field(default_factory=dict)
+    # every option of the trainer's configuration, by its own dotted name
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)  # package -> version
 
     @property
     def never_numbers(self) -> set[str]:
@@ -73,11 +76,12 @@ class Reading:
             "candidates": {column: list(metrics) for column, metrics in self.candidates.items()},
             "is_numbered": self.is_numbered,
             "remarks": dict(self.remarks),
+            "versions": dict(self.versions),
         }
 
     def to_json(self) -> str:
-        """Return the text that column `reading` of table `run` holds."""
-        return json.dumps(self.as_dict())
+        """Return the text of column `reading` of table `run`: `as_dict` and the whole configuration."""
+        return json.dumps({**self.as_dict(), "configuration": dict(self.configuration)}, default=str)
 
     @classmethod
     def from_json(cls, text: object) -> "Reading | None":
@@ -99,6 +103,8 @@ class Reading:
                 candidates=_candidates_from(fields.get("candidates", {})),
                 is_numbered=bool(fields.get("is_numbered", False)),
                 remarks={str(name): str(words) for name, words in fields.get("remarks", {}).items()},
+                configuration={str(name): value for name, value in fields.get("configuration", {}).items()},
+                versions={str(name): str(version) for name, version in fields.get("versions", {}).items()},
             )
         except (ValueError, TypeError, LookupError, AttributeError):
             return None
