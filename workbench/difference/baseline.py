@@ -42,11 +42,7 @@ class GoodRun:
     fell: bool
     causes: tuple[str, ...]
     questions: Mapping[int, int]
-
-    @property
-    def seed(self) -> object:
-        """Its seed; None where it is not known."""
-        return self.configuration.settings.get("seed")
+    seed: int | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,7 @@ class Baseline:
                     "fell": run.fell,
                     "causes": list(run.causes),
                     "questions": {str(step): mark for step, mark in run.questions.items()},
+                    "seed": run.seed,
                 }
             )
         return {"format": FORMAT, "runs": runs, "bands": [band.as_dict() for band in self.bands.values()]}
@@ -140,6 +137,12 @@ def configuration_of(log: Log) -> Configuration:
     return Configuration(dict(log.settings), log.trainer, version_of(log))
 
 
+def seed_of(log: Log) -> int | None:
+    """Return the seed of a run; None where it is not known."""
+    seed = log.run.get("seed", log.settings.get("seed"))
+    return seed if isinstance(seed, int) else None
+
+
 def questions_of(log: Log) -> dict[int, int]:
     """Return the fingerprint of the questions of each step, where it was recorded."""
     frame = log.table("step")
@@ -196,6 +199,7 @@ def _good_run(diagnosis: Diagnosis) -> GoodRun:
         log.onset is not None,
         causes,
         questions_of(log),
+        seed_of(log),
     )
 
 
@@ -212,6 +216,7 @@ def _run_from(told: Mapping[str, Any]) -> GoodRun:
         bool(told["fell"]),
         causes,
         questions,
+        None if told["seed"] is None else int(told["seed"]),
     )
 
 

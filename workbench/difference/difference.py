@@ -15,6 +15,7 @@ from sorl.difference.baseline import (
     comparable,
     configuration_of,
     questions_of,
+    seed_of,
     versions_of,
 )
 from sorl.difference.curves import Parting, parting
@@ -192,7 +193,7 @@ def _data_difference(baseline: Baseline, diagnosis: Diagnosis) -> DataDifference
     good run has the same, or no such run is known.
     """
     questions = questions_of(diagnosis.log)
-    seed = configuration_of(diagnosis.log).settings.get("seed")
+    seed = seed_of(diagnosis.log)
     alike = [run for run in baseline.runs if seed is not None and run.seed == seed and run.questions]
     firsts = []
     for run in alike:

@@ -31,6 +31,8 @@ from sorl.app.curve_data import (
     onsets,
     panel,
 )
+from sorl.app.difference_part import TITLE as DIFFERENCE
+from sorl.app.difference_part import show_difference
 from sorl.app.experiments import (
     choose_experiment,
     choose_run,
@@ -93,7 +95,16 @@ _MARKS = (
     "▼ onset of the collapse, △ an alarm, dotted line its threshold from where its rule can ring, ✕ NaN or"
     " Inf."
 )
-_PARTS = ("Curves", "What happened", "Notes", "Where the time went", "Settings", "Audit", "Log and versions")
+_PARTS = (
+    "Curves",
+    "What happened",
+    "Notes",
+    "Where the time went",
+    "Settings",
+    DIFFERENCE,
+    "Audit",
+    "Log and versions",
+)
 _UP = ("healthy", *NOT_RISEN)  # outcomes of runs that stayed up
 _BARS = 80  # of the wall time
 _LOOK_SECONDS = 2.0  # between two looks at what a running run is doing
@@ -174,6 +185,7 @@ def run(store: Store) -> None:
     _write_note(store, about.experiment, about.run_id, ends)
     _time(store, about, first, last)
     _settings(about)
+    show_difference(store, about.each, about.run_id)
     page.heading("Audit")
     _audit(store, about.experiment, about.run_id)
     _files(about)
