@@ -40,6 +40,7 @@ class Tape(Display):
         self.resumed = []
         self.steps = []
         self.notes = []
+        self.replacements = []
         self.closed = 0
         hooks = (hook or (lambda *_: None) for hook in (on_step, on_note, on_start))
         self._on_step, self._on_note, self._on_start = hooks
@@ -56,6 +57,9 @@ class Tape(Display):
     def note(self, text: str, style: str = "") -> None:
         self.notes.append(text)
         self._on_note(text)
+
+    def replaced(self, cell: Cell, again: Cell, why: str) -> None:
+        self.replacements.append(why)
 
     def begin(self, *_: Any) -> None: ...
 

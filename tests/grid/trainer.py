@@ -14,6 +14,8 @@ experiments, per arm:
     times          fail or hang only in so many attempts
     grow_at        hold 512 MiB from this step on; `child`: in a child process
     nan_at         diverge in this step
+    alarm_at       roll back to the first step when this one is done, while changes of the guard are left
+    dies_then      die by SIGKILL once, when that decision is on the disk
     ignore_sigint  do not stop when asked
     starting       seconds before anything happens, signals unheard
     exit, said     end at once with this exit code and these last words
@@ -35,12 +37,14 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from sorl.learn.pulse import Pulse
 from sorl.recording.segments import SegmentWriter
 from sorl.spec import RunSettings, table
 from sorl.spec.files import lock_file
 from sorl.spec.heartbeat import NAME
+from sorl.spec.rollback import Rollback
 from sorl.store.segments import now
 
 
@@ -127,6 +131,11 @@ def main(arguments: list[str]) -> int:
             reason = f"loss or gradient is not finite in step {step - 1}"
             write(status="finished", steps=step, outcome="diverged", reason=reason)
             return 0
+        if step == script.get("alarm_at") and rolls_back(folder, identity, config, step):
+            if script.get("dies_then") and len((folder / "starts.txt").read_text().split()) == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(status="finished", steps=step, outcome="collapsed", reason="rolled back", ended_at=now())
+            return 0
         if asked:
             write(status="interrupted", steps=step, reason="stopped by SIGINT")
             return 3
@@ -139,6 +148,19 @@ def main(arguments: list[str]) -> int:
     if script.get("killed_after"):
         os.kill(os.getpid(), signal.SIGKILL)
     return 0
+
+
+def rolls_back(folder: Path, identity: dict[str, object], config: dict[str, Any], step: int) -> bool:
+    """Write the decision of a guard that has changes left; whether it has."""
+    guard = config["guard"]
+    number = guard["done"] + 1
+    if number > len(guard["changes"]):
+        return False
+    change = guard["changes"][number - 1]
+    why = f"collapse at step {step}"
+    place = (str(identity["experiment"]), folder.name, 1)
+    Rollback(*place, step, why, change, number, len(guard["changes"])).write(folder)
+    return True
 
 
 def wait_for_an_answer_that_never_comes() -> None:

@@ -1,6 +1,7 @@
 """The runs of an experiment, one row each: which of them are replicates, and their settings by dotted key."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -137,14 +138,20 @@ def replicate(config: str | None) -> dict[str, Any]:
     collapse rule.
 
     A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by
-    design.
+    design, and so does what a guard changed.
     """
     from sorl.spec import COSMETIC
 
     settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
+    left_out = ["collapse."]
+    if settings.get("guard.changes"):
+        left_out += ["fork.", "guard.done"]
+        own.update(chain(*settings["guard.changes"]))
     return {
-        key: value for key, value in settings.items() if key not in own and not key.startswith("collapse.")
+        key: value
+        for key, value in settings.items()
+        if key not in own and not key.startswith(tuple(left_out))
     }
 
 

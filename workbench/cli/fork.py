@@ -15,7 +15,6 @@ from urllib.parse import urlencode
 import tomli_w
 from typer import Argument, Context, Exit, Option, confirm
 
-from sorl.algorithms import resolve
 from sorl.cli.plan import describe, plan_of
 from sorl.cli.shared import (
     MOST_DRAWS,
@@ -35,6 +34,7 @@ from sorl.grid import run as grid_run
 from sorl.grid.cell import Cell, Estimate, expand, flatten, time_of
 from sorl.grid.config import Grid, load, option
 from sorl.grid.folder import folder_of, last_row
+from sorl.grid.fork import allowed
 from sorl.learn.faults import FAULTS
 from sorl.learn.run import settings_of
 from sorl.spec import InputError, RunSettings, first_paragraph, nearest
@@ -63,23 +63,6 @@ ARMS: Mapping[str, dict[str, Any]] = {
     "no-critic": {"slots.advantage": {"kind": "reinforce_pp"}},
 }
 DEFAULT = ("turn-ratio", "normalise", "grad-clip")
-# What the state of a parent fixes.
-FIXED = (
-    "model",
-    "prompt",
-    "policy",
-    "world",
-    "warmstart",
-    "seed",
-    "iterations",
-    "fork",
-    "learn.episodes",
-    "learn.group_size",
-    "learn.old_log_prob",
-    "learn.old_values",
-    "learn.policy.kind",
-    "learn.critic.kind",
-)
 # What a child spends no time and disk on; its rows are all there.
 LIGHT = {"evaluation.every": 0, "evaluation.episodes": 64, "record.ladder": 0, "record.batches.mb": 0}
 # of a child; where it begins; causes that are tested
@@ -480,25 +463,3 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
         none = f"'{parent}' has no checkpoint at or before step {wanted} of its {row['steps']}"
         raise InputError(f"{none}; {there}; the nearest is --at {min(steps, key=lambda s: abs(s - wanted))}")
     return before[-1]
-
-
-def allowed(name: str, changes: Mapping[str, Any], settings: RunSettings) -> None:
-    """Raise InputError for a change that the parent's state does not fit."""
-    for key in changes:
-        if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED):
-            raise InputError(f"arm '{name}' changes {key}, which cannot change in the middle of a run")
-    slots = {k.removeprefix("slots."): v for k, v in changes.items() if k.startswith("slots.")}
-    parent = resolve(settings.algorithm, settings.slots)
-    child = resolve(
-        changes.get("algorithm", settings.algorithm), {**settings.slots, **expand(slots, "the arm")}
-    )
-    if child.critic and not parent.critic:
-        raise InputError(
-            f"arm '{name}': '{child.name}' needs a critic, and the parent has none to go on with"
-        )
-    if name == "no-critic" and not parent.critic:
-        raise InputError(f"arm '{name}': '{parent.name}' has no critic to drop")
-    if child.group_size != parent.group_size:
-        raise InputError(
-            f"arm '{name}': '{child.name}' has other groups than the parent; its state does not fit"
-        )

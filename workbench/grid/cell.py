@@ -60,7 +60,8 @@ class Cell:
     settings: RunSettings
     resolved: Algorithm
     control: bool = False
-    generation: int = 1  # counts its starts from nothing
+    generation: int = 1  # counts its starts: from nothing, or from a checkpoint that its guard went back to
+    own_hash: str = ""  # of its settings before a guard changed them
 
     @property
     def algorithm(self) -> str:
@@ -69,8 +70,8 @@ class Cell:
 
     @cached_property
     def config_hash(self) -> str:
-        """The hash of its settings."""
-        return config_hash(self.settings)
+        """The hash of its settings, before a guard changed them."""
+        return self.own_hash or config_hash(self.settings)
 
     @cached_property
     def run_id(self) -> FolderName:

@@ -29,6 +29,7 @@ from sorl.grid.cell import (
     settings_keys,
 )
 from sorl.grid.folder import History, mean_factor, newest_start
+from sorl.grid.fork import check_guard
 from sorl.grid.search import Region, Rule, Trial, conditions, search
 from sorl.learn.faults import check
 from sorl.objective import Algorithm
@@ -166,6 +167,7 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
             raise InputError(f"{groups} learn.episodes = {episodes}; set learn.group_size or learn.episodes")
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+    check_guard(settings, where)
     return settings, algorithm
 
 

@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from sorl.grid.cell import Cell, expand, flatten
+from sorl.grid.fork import next_start, rolled_back
 from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
 from sorl.spec.files import MIB, from_json, from_toml, lock_file, lock_holder, naming, read_text
 from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
+from sorl.spec.rollback import Rollback
 from sorl.store.segments import held, now
 
 ARROW = {
@@ -211,7 +213,12 @@ def newest_start(cell: Cell, runs: Path) -> Cell:
     names = (
         f.name.removeprefix(f"{first.run_id}-g") for f in (runs / cell.experiment).glob(f"{first.run_id}-g*")
     )
-    return replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
+    newest = replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
+    folder = folder_of(runs, newest)
+    started = rolled_back(newest, folder)
+    rollback = Rollback.read(folder)
+    is_finished = (last_row(folder) or {}).get("status") == "finished"
+    return next_start(started, rollback) if rollback is not None and is_finished else started
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,13 @@ class Display:
         self._forget(cell)
         self.note(f"{line}: {result.reason}" if result.reason else line, _STYLE.get(result.status, ""))
 
+    def replaced(self, cell: Cell, again: Cell, why: str) -> None:
+        """Receive that a cell goes on in another start, from a checkpoint of before."""
+        self._forget(cell)
+        if cell.run_id in self.left:
+            self.left[again.run_id] = self.left.pop(cell.run_id)
+        self.note(f"rolled back  {cell.arm}  seed {cell.seed}: {why}")
+
     def note(self, text: str, style: str = "") -> None:
         """Print a sentence for the user."""
         self.console.print(Text(visible(text).replace("\n", "\\n"), style), soft_wrap=True)

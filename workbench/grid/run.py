@@ -19,11 +19,13 @@ from sorl.grid import folder as run_folder
 from sorl.grid import process
 from sorl.grid.cell import Cell, workers_for
 from sorl.grid.config import Grid
+from sorl.grid.fork import next_start
 from sorl.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where
 from sorl.grid.progress import Display
 from sorl.grid.result import Limits, Result
 from sorl.learn.run import HELD
 from sorl.spec import InputError
+from sorl.spec.rollback import Rollback
 from sorl.spec.vocabulary import cause
 from sorl.store.segments import held, now
 from sorl.store.text import LOG_NAME, tail
@@ -61,9 +63,11 @@ def run(
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"cannot make the runs folder '{runs}': {why}; name another with --runs") from None
+    asked = grid
     grid = grid.newest(runs)
     if fresh:
-        grid = replace(grid, cells=tuple(_new_start(cell, runs) for cell in grid.cells))
+        pairs = zip(asked.cells, grid.cells, strict=True)
+        grid = replace(grid, cells=tuple(_new_start(cell, newest, runs) for cell, newest in pairs))
     run_folder.refuse_unsafe(runs, grid.experiment, grid.cells)
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
     edited = run_folder.edits(
@@ -72,14 +76,11 @@ def run(
     done: dict[str, Result] = {}
     todo: list[Cell] = []
     for cell in grid.cells:
-        folder = run_folder.prepare(runs, cell)
-        row = run_folder.last_row(folder)
+        folder, row = begin(runs, cell)
         if row is not None and row["status"] == "finished":
             done[cell.run_id] = _skipped(cell, folder, row)
             continue
         todo.append(cell)
-        if row is None:
-            _write_row(cell, folder, status="queued")
     executor = executor or process.Local()
     count = workers_for(todo, workers, executor.slots)
     watch.begin(todo, list(done.values()), count)
@@ -93,6 +94,15 @@ def run(
         finally:
             watch.close()
     return [done[cell.run_id] for cell in grid.cells]
+
+
+def begin(runs: Path, cell: Cell) -> tuple[Path, dict[str, Any] | None]:
+    """Make the folder of a cell and queue it; return the folder and the row that it had before."""
+    folder = run_folder.prepare(runs, cell)
+    row = run_folder.last_row(folder)
+    if row is None:
+        _write_row(cell, folder, status="queued")
+    return folder, row
 
 
 def run_rounds(
@@ -118,14 +128,15 @@ def run_rounds(
             return grid, list(done.values())
 
 
-def _new_start(cell: Cell, runs: Path) -> Cell:
-    folder = run_folder.folder_of(runs, cell)
+def _new_start(cell: Cell, newest: Cell, runs: Path) -> Cell:
+    """Return the start of a cell from nothing that comes after its newest one."""
+    folder = run_folder.folder_of(runs, newest)
     if held(folder) or held(folder, "claim"):
         raise InputError(
-            f"--fresh cannot start over what another process trains: {cell.run_id}; stop it first"
+            f"--fresh cannot start over what another process trains: {newest.run_id}; stop it first"
         )
     begun = run_folder.status_of(run_folder.last_row(folder), alive=False) != "queued"
-    return replace(cell, generation=cell.generation + begun)
+    return replace(cell, generation=newest.generation + begun)
 
 
 def _skipped(cell: Cell, folder: Path, row: dict[str, Any]) -> Result:
@@ -187,6 +198,8 @@ class _Pool:
     queue: deque[Cell]
     training: list[_Training] = field(default_factory=list)
     done: dict[str, Result] = field(default_factory=dict)
+    # start after a rollback -> the start that the grid asked for
+    asked_as: dict[str, str] = field(default_factory=dict)
     # when to look again at a cell that another process trains
     look: dict[str, float] = field(default_factory=dict)
     began: Any = field(default_factory=now)
@@ -257,6 +270,18 @@ class _Pool:
                 self.training.append(_Training(cell, folder, claim))
                 self._start(self.training[-1])
 
+    def _roll_back(self, cell: Cell, folder: Path) -> bool:
+        """Put the next start of a cell first in the queue if its guard rolled it back; whether it did."""
+        rollback = Rollback.read(folder)
+        if rollback is None:
+            return False
+        again = next_start(cell, rollback)
+        begin(self.runs, again)
+        self.watch.replaced(cell, again, rollback.words)
+        self.asked_as[again.run_id] = self.asked_as.get(cell.run_id, cell.run_id)
+        self.queue.appendleft(again)
+        return True
+
     def _wait_for(self, cell: Cell) -> None:
         if cell.run_id not in self.look:
             folder = run_folder.folder_of(self.runs, cell)
@@ -266,7 +291,8 @@ class _Pool:
         self.queue.append(cell)
 
     def _end(self, result: Result) -> None:
-        self.done[result.cell.run_id] = result
+        run_id = result.cell.run_id
+        self.done[self.asked_as.get(run_id, run_id)] = result
         self.watch.ended(result)
 
     def _start(self, one: _Training, why: str = "") -> None:
@@ -382,5 +408,7 @@ class _Pool:
             _write_row(cell, folder, status=end.status, reason=reason or None, ended_at=now())
         self.training.remove(one)
         one.claim.close()
+        if end.status == "finished" and self._roll_back(cell, folder):
+            return
         bad = cause({**row, "status": end.status, "reason": reason})
         self._end(Result(cell, end.status, folder, reason, bad, seconds=time.monotonic() - one.began))

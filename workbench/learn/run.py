@@ -84,6 +84,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         from sorl.agent.engines import StaleWeights
         from sorl.diagnostics.rules import Event
         from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
+        from sorl.learn.guard import Guard, goes_on
         from sorl.learn.loop import Diverged, SelfTestFailed, Trainer
         from sorl.learn.warmstart import ensure, result_of, tokenizer_of
         from sorl.recording.recorder import Recorder
@@ -127,6 +128,9 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             write("running")
             if first is None and (imitated := result_of(start)) is not None:
                 recorder.events([Event(0, "warm_start", "info", imitated.sentence)])
+            if first is None and (going_on := goes_on(settings)) is not None:
+                recorder.events([going_on])
+            guard = Guard(settings, folder, identity) if settings.guard is not None else None
             every = settings.record.checkpoint_every
             rungs = settings.record.ladder
             try:
@@ -146,6 +150,15 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                         trainer.save(own)
                     if rungs and trainer.step % rungs == 0:
                         trainer.save_rung(folder / LADDER)
+                    decision = guard.decide(recorder.raised, recorder.onset) if guard is not None else None
+                    if decision is not None:
+                        recorder.events([decision.event])
+                        if decision.ends:
+                            recorder.flush()
+                            if decision.rollback is not None:
+                                decision.rollback.write(folder)
+                            write("finished", decision.event.message)
+                            return FINISHED
                 trainer.save(own)
                 write("finished", trainer.stopped or None)
             except (SelfTestFailed, StaleWeights) as error:

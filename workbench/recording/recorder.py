@@ -71,6 +71,7 @@ class Recorder:
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
         self._box = BlackBox(folder, settings.record.batches)
         self.replay([])
+        self.raised: list[Event] = []  # events of the last step
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
         if self._writer and not self._writer.files("diagnostic"):
@@ -124,7 +125,8 @@ class Recorder:
             tables |= {"transcript": transcript_rows(step, trained, self.decode, most_tokens, rows)}
         self._write(step, {table: columns for table, columns in tables.items() if columns})
         self.evaluations(step, evaluations)
-        self.events(self._see(step, measured.step, evidence.mismatches or ()))
+        self.raised = self._see(step, measured.step, evidence.mismatches or ())
+        self.events(self.raised)
         self._seconds = time.perf_counter() - began + self._boxed
         return measured.step
 
@@ -191,6 +193,13 @@ class Recorder:
         self._box.forget()
         for row in history:
             self._see(int(row["step"] or 0), {k: v for k, v in row.items() if k != "step"})
+
+    @property
+    def onset(self) -> int | None:
+        """The step after which a fall began, as far as the collapse rule knows."""
+        columns = self.watch.verdict.columns()
+        known = [columns[name] for name in ("onset_low", "collapse_step") if columns.get(name) is not None]
+        return int(known[0]) if known else None
 
     @property
     def recorded(self) -> int:

@@ -354,6 +354,28 @@ class ForkSettings(Settings):
     seed: Seed  # of the parent: a child of the same seed goes on as the parent did
 
 
+class GuardSettings(Settings):
+    """What a run does about an alarm: say so, stop, or go back to a checkpoint from before it and change one
+    thing.
+    """
+
+    # kinds of events, as in table `event`; `alarm:ess_frac_min` is one alarm
+    on: tuple[Annotated[str, Field(min_length=1)], ...] = ("collapse",)
+    do: Literal["alert", "stop", "rollback"] = "rollback"
+    # settings by dotted key, one table a rollback and in this order; each stays
+    changes: tuple[dict[str, Any], ...] = ()
+    before: Natural = 4  # steps before the onset that the checkpoint lies, at least
+    done: Natural = 0  # rollbacks that this start has behind it; the grid counts them
+
+    @model_validator(mode="after")
+    def _has_something_to_change(self) -> Self:
+        if self.do == "rollback" and not self.changes:
+            raise ValueError(
+                'do = "rollback" needs changes, one table a rollback: changes = [{ "learn.epochs" = 1 }]'
+            )
+        return self
+
+
 class FaultSettings(Settings):
     """A bug that is injected on purpose; docs/faults.md lists the kinds."""
 
@@ -389,7 +411,7 @@ COSMETIC = (
 class RunSettings(Settings):
     """Everything that defines one run: what is hashed, stored and shown by `sorl plan`."""
 
-    unstored = ("collapse", "stop", "match", "compute", "model", "prompt", "fault", "fork")
+    unstored = ("collapse", "stop", "match", "compute", "model", "prompt", "fault", "fork", "guard")
 
     algorithm: str | dict[str, Any] = "ppo"
     seed: Seed = 0
@@ -413,6 +435,7 @@ class RunSettings(Settings):
     match: Annotated[str, Field(min_length=1)] | None = None  # an arm of the file, or EXPERIMENT/ARM
     fault: FaultSettings | None = None  # inject a bug from some iteration on
     fork: ForkSettings | None = None  # start from the state of another run; `sorl fork` writes such files
+    guard: GuardSettings | None = None  # what to do about an alarm
     threads: Few = 1
 
     @model_validator(mode="before")

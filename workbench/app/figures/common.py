@@ -35,6 +35,7 @@ KINDS = {
     "format_collapse": ("square", "format collapse", "diverged"),
     "echo_trap": ("star", "echo trap", "diverged"),
     "non_finite": ("asterisk-open", "NaN or Inf", "diverged"),
+    "rollback": ("triangle-left", "rolled back", "muted"),
     "note": ("bowtie", "note", "muted"),
     "other": ("circle-open", "other event", "muted"),
 }

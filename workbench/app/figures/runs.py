@@ -337,6 +337,25 @@ PARTS = {
 SHARES = {"gradient_share": "share of the step's gradient", "ratio_mass": "share of its ratio mass"}
 
 
+def _earlier(starts: pd.DataFrame, colour: str, palette: Palette) -> Iterator[Trace]:
+    """Yield the earlier starts of a run: what it kept of them, and dotted what was given up."""
+    is_named = set[str]()
+    for (_, is_abandoned), rows in starts.groupby(["start", "abandoned"], sort=False):
+        name = "given up at a rollback" if is_abandoned else "before a rollback"
+        ink = palette.muted if is_abandoned else colour
+        yield common.line(
+            rows["step"].to_numpy(),
+            rows["success"].to_numpy(),
+            ink,
+            1.5,
+            f"{name}<br>step %{{x:,.6~g}}: %{{y:.4~g}}",
+            dash=common.DOTTED if is_abandoned else "solid",
+            name=name,
+            showlegend=name not in is_named,
+        )
+        is_named.add(name)
+
+
 def career(
     points: pd.DataFrame,
     held_out: pd.DataFrame,
@@ -345,9 +364,10 @@ def career(
     palette: Palette,
     definition: str,
     children: pd.DataFrame | None = None,
+    starts: pd.DataFrame | None = None,
 ) -> go.Figure:
-    """Draw success: `points` (x, mean, low, high), queries `evaluation` and `children` (its forks), and
-    `events`.
+    """Draw success: `points` (x, mean, low, high), queries `evaluation`, `children` (its forks) and `starts`
+    (those that a guard rolled back), and `events`.
     """
     marks = common.stacked(events, ["step"])
     marks = marks.assign(
@@ -360,6 +380,8 @@ def career(
         ],
     )
     traces = [] if children is None or children.empty else list(branches(points, children, palette))
+    if starts is not None:
+        traces += _earlier(starts, colour, palette)
     if (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
         traces.append(common.area(points["x"], points["low"], points["high"], colour, 0.18, showlegend=False))
     if len(points):

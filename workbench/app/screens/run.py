@@ -47,7 +47,7 @@ from sorl.app.figures.runs import career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
 from sorl.app.part_notes import note_events, notes_of, show_notes, write_note
 from sorl.app.sentences.compare import too_early_sentence
-from sorl.app.sentences.run import event_sentence, moment_sentence
+from sorl.app.sentences.run import event_sentence, moment_sentence, rollback_sentence
 from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import duration, few, number, table_html, tag, word
 from sorl.app.url import choose_range
@@ -394,11 +394,18 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
         anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
     ]
-    others = [("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []
+    others: list[tuple[object, ...]] = (
+        [("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []
+    )
     if now["parent"] is not None:  # its experiment is in the configuration
         origin = settings_of(now["config"]).get("fork.experiment", "").strip('"')
-        to = anchor(str(now["parent"]), address("run", experiment=origin, run=str(now["parent"])))
-        others.append((f"Draw {now['draw']} of the forks at step {now['forked_at']} of ", to))
+        if origin == experiment and now["draw"] == 0:
+            others.append(
+                (f"Goes on from step {now['forked_at']} of {word(now['parent'])} after a rollback",)
+            )
+        else:
+            to = anchor(str(now["parent"]), address("run", experiment=origin, run=str(now["parent"])))
+            others.append((f"Draw {now['draw']} of the forks at step {now['forked_at']} of ", to))
     links(("This run in ", Markup(", ").join(here)), *others)
 
 
@@ -537,9 +544,10 @@ def _success(store: Store, chosen: Chosen, about: _Shown, last: int) -> None:
     leads = bool(events["episode"].any())
     held_out = store.query("evaluation", run=name, first=first, last=last)
     forks = store.query("children", run=name)
+    starts = store.query("starts", run=name)
     formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
-        career(points, held_out, events, about.colour, look(), formula, forks),
+        career(points, held_out, events, about.colour, look(), formula, forks, starts),
         "career",
         points,
         select=leads,
@@ -554,6 +562,8 @@ def _success(store: Store, chosen: Chosen, about: _Shown, last: int) -> None:
             anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()
         ]
         links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
+    if len(starts):
+        note(rollback_sentence(starts))
     if leads:
         note("Click an event to see the trajectories of its step.")
 

@@ -5,14 +5,15 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from markupsafe import Markup
 
 from sorl.app.curve_data import Row
 from sorl.app.experiments import share_of
 from sorl.app.figures.runs import Signal
-from sorl.app.text import number
+from sorl.app.text import duration, number
 from sorl.diagnosis.changepoint import MARGIN, spread
-from sorl.diagnosis.standing import from_onset
+from sorl.diagnosis.standing import counted, from_onset
 
 _BEGAN = re.compile(r"the fall began after step (\d+)")
 
@@ -72,3 +73,11 @@ def event_sentence(message: str, noticed: int | None, onset: int | None) -> str:
     if onset is None:
         return f"{message}, as it looked{when}: no such fall lasted"
     return f"{message}, as it looked{when}; by all steps of the run it began after step {onset:,}"
+
+
+def rollback_sentence(starts: pd.DataFrame) -> str:
+    """Say how often a run was rolled back, and what that has cost: of query `starts`."""
+    abandoned = starts[starts["abandoned"]]
+    rollbacks = counted(starts["start"].nunique(), "rollback")
+    seconds = duration(float(abandoned["seconds"].sum()))
+    return f"After {rollbacks}: {counted(len(abandoned))} ({seconds}) were given up and trained again."
