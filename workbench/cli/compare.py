@@ -11,7 +11,7 @@ from typer import Argument, Context, Option
 from sorl.algorithms import resolve
 from sorl.cli.shared import current, experiment_of, one_of
 from sorl.cli.tables import FORMATS, cell, document, echo, plain, records, show, writing
-from sorl.grid import guard
+from sorl.grid import fairness
 from sorl.grid.config import load
 from sorl.spec import InputError, RunSettings, nearest
 from sorl.spec.names import FolderName
@@ -101,7 +101,7 @@ def in_file_order(each: "pd.DataFrame", runs: Path, experiment: str) -> "pd.Data
     return each.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True)
 
 
-def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
+def unfair(reader: Reader, frame: "pd.DataFrame") -> list[fairness.Finding]:
     """Return findings in recorded runs (run_id, arm, seed, status, config); those without settings are left
     out, and those with settings that cannot be read are named.
     """
@@ -112,21 +112,21 @@ def unfair(reader: Reader, frame: "pd.DataFrame") -> list[guard.Finding]:
             settings = RunSettings.model_validate_json(row["config"])
             names = (row["run_id"], str(row["arm"]), int(row["seed"]))
             algorithm = resolve(settings.algorithm, settings.slots)
-            runs.append(guard.Run(*names, settings, algorithm, row["status"] == "finished"))
+            runs.append(fairness.Run(*names, settings, algorithm, row["status"] == "finished"))
         except (ValueError, InputError):
             unread.append(str(row["run_id"]))
-    found = [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
+    found = [*fairness.planned(runs), *fairness.recorded(reader, runs)] if runs else []
     if unread:
         more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
         whose = f"{len(unread)} of {len(unread) + len(runs)} runs ({', '.join(unread[:5])}{more})"
         message = f"the settings of {whose} cannot be read, or are of another version of sorl"
-        found.append(guard.Finding("task", f"{message}: the fairness of their comparison is not checked"))
+        found.append(fairness.Finding("task", f"{message}: the fairness of their comparison is not checked"))
     return found
 
 
-def tell(findings: Iterable[guard.Finding], err: bool = False) -> None:
+def tell(findings: Iterable[fairness.Finding], err: bool = False) -> None:
     """Print the findings, a line each, violations first, on stdout or on stderr."""
-    for line in guard.lines(findings):
+    for line in fairness.lines(findings):
         echo(cell(line), err=err)
 
 

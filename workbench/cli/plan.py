@@ -12,7 +12,7 @@ from sorl.algorithms import differences
 from sorl.cli.compare import tell
 from sorl.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING, workers_option
 from sorl.cli.tables import document, echo, show
-from sorl.grid import config, guard
+from sorl.grid import config, fairness
 from sorl.grid.cell import algorithm_label, choices, differing, duration, short, time_of
 from sorl.grid.config import Grid
 from sorl.grid.folder import History, edits, folder_of, last_row, refuse_unsafe, status_of
@@ -69,7 +69,7 @@ def plan_of(
         "cells": [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells],
         "settings": differing({cell.arm: cell.settings for cell in grid.cells}),
         "slots": _slots(grid),
-        "guard": [finding.as_dict() for finding in guard.planned(grid.cells)],
+        "guard": [finding.as_dict() for finding in fairness.planned(grid.cells)],
         "seeds": seeds,
         "estimate": time_of(left, runs, workers).as_dict(),
     }
@@ -116,7 +116,7 @@ def describe(
     echo()
     for line in edits(runs, [cell for cell in grid.cells if not folder_of(runs, cell).exists()]):
         echo(f"Edited: {line}; these are new cells.")
-    tell(guard.planned(grid.cells))
+    tell(fairness.planned(grid.cells))
     if seeds:
         echo(_seeds_in_words(seeds))
     done = f", {len(grid.cells) - len(left)} finished" if len(left) < len(grid.cells) else ""

@@ -16,7 +16,7 @@ from sorl.cli.bench import from_clone
 from sorl.cli.shared import current, experiment_of, one_of
 from sorl.cli.tables import note, save
 from sorl.diagnostics import CATALOGUE
-from sorl.grid import guard
+from sorl.grid import fairness
 from sorl.objective import KINDS
 from sorl.spec import InputError
 from sorl.spec.names import FolderName
@@ -105,7 +105,7 @@ def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -
     for name in experiments:
         frame = in_file_order(runs_in(reader, name), runs, name)
         frame["slots"] = [slots(config) for config in frame["config"]]
-        found.append(results.collect(reader, name, frame, guard.lines(unfair(reader, frame))))
+        found.append(results.collect(reader, name, frame, fairness.lines(unfair(reader, frame))))
     return [*found, *map(results.read, files)]
 
 

@@ -25,7 +25,7 @@ from sorl.cli.shared import (
     workers_option,
 )
 from sorl.cli.tables import echo, note, print_table, show
-from sorl.grid import config, guard, progress
+from sorl.grid import config, fairness, progress
 from sorl.grid.config import Grid
 from sorl.grid.folder import History
 from sorl.grid.process import EXECUTORS
@@ -106,7 +106,7 @@ def run(
                 bell.look(Reader(runs, wait=0.0))
 
     first = load()
-    findings = guard.planned(first.cells)
+    findings = fairness.planned(first.cells)
     if bell:
         bell.experiment = first.experiment
     if bell and runs.is_dir():
@@ -163,7 +163,7 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
         "run_id", key=lambda ids: ids.map(place)
     )
     findings = unfair(reader, frame[frame["run_id"].isin([cell.run_id for cell in mine])])
-    if guard.write_events(ctx.obj, mine, findings):
+    if fairness.write_events(ctx.obj, mine, findings):
         current(ctx.obj)
     if grid.region is not None:
         try:

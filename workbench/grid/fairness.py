@@ -1,6 +1,4 @@
-"""The fair-comparison guard: whether arms can be compared, by their settings and by what their
-runs recorded.
-"""
+"""Whether arms can be compared fairly: by their settings, and by what their runs recorded."""
 
 import math
 from collections import Counter, defaultdict

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sorl.algorithms import resolve
-from sorl.grid import guard
+from sorl.grid import fairness
 from sorl.grid.cell import Cell, differing
-from sorl.grid.guard import Finding, Range, Run, amounts, write_events
+from sorl.grid.fairness import Finding, Range, Run, amounts, write_events
 from sorl.spec import RunSettings
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
@@ -29,7 +29,7 @@ def settings(**changes: object) -> RunSettings:
 
 
 def planned(**arms: RunSettings) -> list[Finding]:
-    return guard.planned(
+    return fairness.planned(
         Cell("x", arm, 0, one, resolve(one.algorithm, one.slots)) for arm, one in arms.items()
     )
 
@@ -249,7 +249,7 @@ QUESTIONS = [("questions", ("a", "b"))]
     ],
 )
 def test_a_seed_gives_comparable_arms_the_same_questions_and_another_seed_other_ones(runs, done, found):
-    findings = guard.recorded(written(runs, *done), [one for one, _ in done])
+    findings = fairness.recorded(written(runs, *done), [one for one, _ in done])
     assert violations(findings) == found
     messages = [finding.message for finding in findings]
     if len(done) == 4 and found:
@@ -264,21 +264,21 @@ def test_recorded_amounts_are_told_where_they_differ_from_the_plan_or_by_more_th
     for one, tokens in ((B0, 1008), (more, 2000)):
         written(runs, (one, ZERO), tokens=tokens)
     reader = written(runs, (A0, ZERO), (less, ZERO[:2]))
-    assert guard.recorded(reader, [A0, B0]) == []
-    (note,) = guard.recorded(reader, [A0, B0, more])
+    assert fairness.recorded(reader, [A0, B0]) == []
+    (note,) = fairness.recorded(reader, [A0, B0, more])
     assert (
         note.message
         == "the arms recorded different numbers of trained tokens (mean of a finished run: 1,000 in a to"
         " 2,000 in c)"
     )
     assert (note.check, note.flagged) == ("compute", False)
-    assert guard.recorded(reader, [A0, replace(more, finished=False)]) == [], "it may still catch up"
-    messages = [finding.message for finding in guard.recorded(reader, [A0, less])]
+    assert fairness.recorded(reader, [A0, replace(more, finished=False)]) == [], "it may still catch up"
+    messages = [finding.message for finding in fairness.recorded(reader, [A0, less])]
     assert any("rollouts (mean of a finished run: 16 in d to 32 in a)" in message for message in messages)
     assert any(
         "optimizer updates (mean of a finished run: 4 in d to 8 in a)" in message for message in messages
     )
-    (seeds,) = (f.message for f in guard.recorded(reader, [A0, A1, B0]) if f.check == "seeds")
+    (seeds,) = (f.message for f in fairness.recorded(reader, [A0, A1, B0]) if f.check == "seeds")
     assert "different numbers of seeds (2 seeds, but b: 1)" in seeds
 
 
@@ -288,7 +288,7 @@ def test_what_the_trainers_flagged_is_told_once_for_each_check(runs):
         row = {"step": step, "kind": kind, "severity": "warning", "message": f"told at {step}"}
         write_segment(runs / "demo" / one.run_id, "event", row)
     sync(runs)
-    (finding,) = guard.recorded(reader, [A0, A1, B0, B1])
+    (finding,) = fairness.recorded(reader, [A0, A1, B0, B1])
     assert (finding.check, finding.arms, finding.flagged) == ("stuck_batch", ("b", "a"), True)
     assert finding.message == "b, seed 0, step 2: told at 2 (and in 1 more runs of b and a)"
 
