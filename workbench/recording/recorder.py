@@ -198,8 +198,11 @@ class Recorder:
     def onset(self) -> int | None:
         """The step after which a fall began, as far as the collapse rule knows."""
         columns = self.watch.verdict.columns()
-        known = [columns[name] for name in ("onset_low", "collapse_step") if columns.get(name) is not None]
-        return int(known[0]) if known else None
+        for name in ("onset_low", "collapse_step"):
+            step = columns.get(name)
+            if isinstance(step, int):
+                return step
+        return None
 
     @property
     def recorded(self) -> int:
