@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sorl.analysis.results import read as read_results
     from sorl.integrations.losses import TrlLoss, skyrl_loss, tinker_loss
     from sorl.integrations.trl import record
+    from sorl.integrations.trl_guard import guard
     from sorl.recording import Clip, Ledger
     from sorl.spec import InputError
 
@@ -25,6 +26,7 @@ __all__ = [
     "InputError",
     "Ledger",
     "TrlLoss",
+    "guard",
     "read_results",
     "record",
     "skyrl_loss",
@@ -37,6 +39,7 @@ _PLACES = {
     "InputError": ("sorl.spec", "InputError"),
     "Ledger": ("sorl.recording", "Ledger"),
     "TrlLoss": ("sorl.integrations.losses", "TrlLoss"),
+    "guard": ("sorl.integrations.trl_guard", "guard"),
     "read_results": ("sorl.analysis.results", "read"),
     "record": ("sorl.integrations.trl", "record"),
     "skyrl_loss": ("sorl.integrations.losses", "skyrl_loss"),
