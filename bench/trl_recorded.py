@@ -9,9 +9,10 @@ Qwen2, taught the format by imitation. With `--truth FILE.npz` the tensors of ev
 the trainer saw them, to hold the ledger against. Without `--record` the same is trained unrecorded: the
 weights must come out the same.
 
-    ... bench/trl_recorded.py runs --collapse     # it learns, then collapses; prints what `sorl diagnose`
-    says ... bench/trl_recorded.py runs --kill 10      # it and a plain loop in one folder, each killed ten
-    times ... bench/trl_recorded.py runs --pairs 6      # what recording costs, from steps with and without
+    ... bench/trl_recorded.py runs --collapse                 # it learns, then collapses
+    ... bench/trl_recorded.py runs --collapse --guard 1e-3    # the same, rolled back at the fall
+    ... bench/trl_recorded.py runs --kill 10                  # each killed ten times, with a plain loop
+    ... bench/trl_recorded.py runs --pairs 6                  # what recording costs
 """
 
 from __future__ import annotations
@@ -441,6 +442,7 @@ def main(argv: list[str] | None = None) -> None:
         "--alternate", choices=("first", "second"), help="the half of the steps that is recorded"
     )
     parser.add_argument("--pairs", type=int, default=0, help="pairs of runs with and without the recorder")
+    parser.add_argument("--guard", type=float, help="roll back at a fall, and go on with this learning rate")
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--output", type=Path)
     if parser.parse_known_args(argv)[0].collapse:
@@ -521,6 +523,11 @@ def main(argv: list[str] | None = None) -> None:
         from sorl.integrations.trl import record
 
         ledger = record(trainer, options.runs, experiment=options.experiment)
+    watching = None
+    if options.guard is not None:
+        from sorl.integrations.trl_guard import guard
+
+        watching = guard(trainer, changes=[{"learning_rate": options.guard}], every=updates)
     alternating = Alternating(ledger, updates, options.alternate == "first") if options.alternate else None
     if alternating:
         trainer.add_callback(alternating)
@@ -533,6 +540,7 @@ def main(argv: list[str] | None = None) -> None:
             hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
         ),
         "run": str(ledger.folder) if ledger else None,
+        "rollbacks": [back._asdict() for back in watching.rollbacks] if watching else [],
         "updates": updates,
         "versions": {
             name: __import__(name).__version__ for name in ("trl", "torch", "transformers", "accelerate")

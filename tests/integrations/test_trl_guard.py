@@ -45,6 +45,7 @@ class Trainer:
     def train(self) -> "Trainer":
         torch.manual_seed(0)
         for step in range(UPDATES):
+            self._step = step
             self.call("on_step_begin", step)
             self.weights.append(float(self.model.weight.detach()))
             if step == RUINED_AT and self.ruin != 1.0:
@@ -83,6 +84,19 @@ def test_the_weights_of_that_update_are_back_to_the_last_bit():
     (back,) = watching.rollbacks
     assert trainer.weights[back.alarm_step] == trainer.weights[back.back_to]
     assert trainer._buffered_inputs is None
+
+
+def test_a_rollback_waits_for_the_next_completions():
+    trainer = Trainer(500.0)
+    trainer.args.steps_per_generation = 4
+    trainer.num_iterations = 4
+    watching = guard(trainer, [{"learning_rate": 0.1}], every=5, before=5)
+    took_place = []
+    roll_back = watching._roll_back
+    watching._roll_back = lambda due: (took_place.append(trainer._step), roll_back(due))
+    trainer.train()
+    assert len(took_place) == 1
+    assert took_place[0] % 16 == 0
 
 
 def test_a_run_that_stays_up_is_left_alone():

@@ -84,11 +84,23 @@ class Guard:
                 self._due = self._answer(event)
 
     def stepped(self, step: int) -> None:
-        """After an update: put a snapshot back if one is due, else keep one from time to time."""
+        """After an update: put a snapshot back if one is due, else keep one from time to time.
+
+        A rollback waits until new completions are due, so that no batch is trained by two policies.
+        """
         if self._due is not None:
-            self._roll_back(self._due)
+            if self._is_generation_due():
+                self._roll_back(self._due)
         elif step % self.every == 0:
             self.snapshots.append(self._snapshot(step))
+
+    def _is_generation_due(self) -> bool:
+        """Whether the trainer samples completions before its next update; also where it does not say so."""
+        trainer = self.trainer
+        micro_batches = getattr(trainer.args, "steps_per_generation", 1) * getattr(
+            trainer, "num_iterations", 1
+        )
+        return bool(getattr(trainer, "_step", 0) % micro_batches == 0)
 
     def _answer(self, alarm: Event) -> RolledBack | None:
         onset = self._onset()
