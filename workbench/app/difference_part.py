@@ -37,7 +37,7 @@ def show_difference(store: Store, each: pd.DataFrame, run_id: str) -> None:
     except InputError as error:
         page.say(str(error))
         return
-    page.say(report.answer(difference))
+    page.answer(report.answer(difference))
     decides = report.what_would_decide(difference)
     if decides:
         page.note(f"What would decide: {decides}")
