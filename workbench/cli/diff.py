@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _WHICH = (
     "One run that worked or several, then the one that did not: run ids, experiments, logs of other"
-    " trainers, or the"
-    " name of a saved baseline as the good one."
+    " trainers, or the name of a saved baseline as the good one."
 )
 _AUDIT = "Recompute stored steps of the bad run (ten seconds), or leave that out."
 SHOWN = 8  # rows of a table

@@ -214,11 +214,14 @@ def newest_start(cell: Cell, runs: Path) -> Cell:
         f.name.removeprefix(f"{first.run_id}-g") for f in (runs / cell.experiment).glob(f"{first.run_id}-g*")
     )
     newest = replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
+    if newest.settings.guard is None:
+        return newest
     folder = folder_of(runs, newest)
     started = rolled_back(newest, folder)
     rollback = Rollback.read(folder)
-    is_finished = (last_row(folder) or {}).get("status") == "finished"
-    return next_start(started, rollback) if rollback is not None and is_finished else started
+    if rollback is None or (last_row(folder) or {}).get("status") != "finished":
+        return started
+    return next_start(started, rollback)
 
 
 @dataclass(frozen=True)

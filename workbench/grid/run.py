@@ -76,7 +76,7 @@ def run(
     done: dict[str, Result] = {}
     todo: list[Cell] = []
     for cell in grid.cells:
-        folder, row = begin(runs, cell)
+        folder, row = enqueue(runs, cell)
         if row is not None and row["status"] == "finished":
             done[cell.run_id] = _skipped(cell, folder, row)
             continue
@@ -96,7 +96,7 @@ def run(
     return [done[cell.run_id] for cell in grid.cells]
 
 
-def begin(runs: Path, cell: Cell) -> tuple[Path, dict[str, Any] | None]:
+def enqueue(runs: Path, cell: Cell) -> tuple[Path, dict[str, Any] | None]:
     """Make the folder of a cell and queue it; return the folder and the row that it had before."""
     folder = run_folder.prepare(runs, cell)
     row = run_folder.last_row(folder)
@@ -276,7 +276,7 @@ class _Pool:
         if rollback is None:
             return False
         again = next_start(cell, rollback)
-        begin(self.runs, again)
+        enqueue(self.runs, again)
         self.watch.replaced(cell, again, rollback.words)
         self.asked_as[again.run_id] = self.asked_as.get(cell.run_id, cell.run_id)
         self.queue.appendleft(again)

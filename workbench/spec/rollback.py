@@ -33,8 +33,7 @@ class Rollback:
         lost = self.alarm_step + 1 - self.at_step
         return (
             f"{self.reason}; back to step {self.at_step} with {change}, {lost} steps are trained again"
-            " (rollback"
-            f" {self.number} of {self.most})"
+            f" (rollback {self.number} of {self.most})"
         )
 
     def write(self, folder: Path) -> None:
