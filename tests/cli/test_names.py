@@ -1,7 +1,9 @@
 """Names from files and options become folders below the runs folder, or one clear line."""
 
+import copy
 import json
 import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +92,13 @@ def test_ordinary_names_stay_as_they_are(name: str) -> None:
 def test_what_is_no_text_is_refused() -> None:
     with pytest.raises(InputError, match="a run None is no name of a folder: it is no text"):
         FolderName(None, "a run")
+
+
+@pytest.mark.parametrize("repeat", [copy.copy, copy.deepcopy, lambda name: pickle.loads(pickle.dumps(name))])
+def test_a_copy_of_a_safe_name_is_a_safe_name(repeat):
+    name = FolderName("ppo-s0", "a run")
+    assert repeat(name) == name
+    assert type(repeat(name)) is FolderName
 
 
 # A file system holds no NUL, no separator and nothing longer than 255 bytes, so no file has such a name.

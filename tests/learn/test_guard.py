@@ -79,6 +79,8 @@ def test_a_start_after_a_rollback_may_go_back_to_where_it_began(tmp_path):
     fork = ForkSettings(experiment="demo", run="parent", at_step=8, seed=0)
     back = decided(guard(tmp_path, rungs=(12,), fork=fork, done=1).decide([FALL], onset=12))
     assert (back.run, back.at_step, back.number, back.change) == ("parent", 8, 2, {"learn.staleness": 0})
+    back.write(tmp_path)
+    assert Rollback.read(tmp_path) == back
 
 
 def test_when_all_rollbacks_are_used_the_run_goes_on_and_says_so_once(tmp_path):

@@ -32,6 +32,10 @@ class FolderName(str):
             raise InputError(f"{what} {shown} is no name of a folder: {reason}; {allowed}")
         return super().__new__(cls, text)
 
+    def __getnewargs__(self) -> tuple[str, str]:
+        """Return what a copy or a pickle is made from again."""
+        return str(self), "the name"
+
 
 def slug(text: str) -> str:
     """Return `text` as the beginning of a name: ASCII letters, digits, dots and single dashes."""
