@@ -19,15 +19,17 @@ NAMES = (FIRST, f"{FIRST}-g2", f"{FIRST}-g3")
 @pytest.fixture
 def chain(tmp_path: Path) -> Path:
     """Three starts of a cell: the second goes on from step 4 of the first, the third from step 6 of that."""
-    runs = tmp_path / "runs"
+    return write_starts(tmp_path / "runs", parents=(None, FIRST, NAMES[1]), forked_at=(None, 4, 6))
+
+
+def write_starts(runs: Path, parents: tuple[str | None, ...], forked_at: tuple[int | None, ...]) -> Path:
     write_experiment(runs, "demo")
-    parents = (None, FIRST, NAMES[1])
-    for generation, (name, parent, forked_at) in enumerate(zip(NAMES, parents, (None, 4, 6), strict=True), 1):
+    for generation, (name, parent, step) in enumerate(zip(NAMES, parents, forked_at, strict=True), 1):
         folder = write_run(runs, "demo", name, shape=SMALL)
-        fork = {"experiment": "demo", "run": parent, "at_step": forked_at}
+        fork = {"experiment": "demo", "run": parent, "at_step": step}
         config = json.dumps({} if parent is None else {"fork": fork})
         draw = None if parent is None else 0
-        told = {"parent": parent, "forked_at": forked_at, "draw": draw, "generation": generation}
+        told = {"parent": parent, "forked_at": step, "draw": draw, "generation": generation}
         write_status(folder, status="finished", outcome="healthy", config=config, **told)
     sync(runs)
     return runs
@@ -44,6 +46,19 @@ def test_the_curve_shows_what_was_kept_and_what_was_given_up(open_screen: Open, 
     traces = open_screen("run", chain, run=NAMES[2]).figures[0]["data"]
     shown = [trace["name"] for trace in traces if trace.get("showlegend") is not False and "name" in trace]
     assert shown.count("before a rollback") == shown.count("given up at a rollback") == 1
+
+
+def test_a_start_that_was_given_up_whole_is_counted(tmp_path: Path) -> None:
+    runs = write_starts(tmp_path / "runs", parents=(None, FIRST, FIRST), forked_at=(None, 4, 4))
+    starts = Store(runs).query("starts", run=NAMES[2])
+    counts = starts.groupby(["start", "abandoned"]).size().to_dict()
+    assert counts == {(NAMES[0], False): 4, (NAMES[0], True): 8, (NAMES[1], False): 4, (NAMES[1], True): 8}
+
+
+def test_a_cell_that_was_started_from_nothing_again_has_no_earlier_start(tmp_path: Path) -> None:
+    runs = write_starts(tmp_path / "runs", parents=(None, None, NAMES[1]), forked_at=(None, None, 4))
+    starts = Store(runs).query("starts", run=NAMES[2])
+    assert set(starts["start"]) == {NAMES[1]}
 
 
 def test_the_screen_says_where_it_goes_on_and_what_was_given_up(open_screen: Open, chain: Path) -> None:
