@@ -34,7 +34,10 @@ FELL = ("collapsed", "falling", "diverged")
 # The starts of a cell: the newest, and those that a rollback ended (draw 0 is a start after one).
 STARTS = """
 WITH cell AS (SELECT experiment, arm, seed, config_hash FROM run WHERE run_id = $run),
-starts AS (SELECT run_id, draw, coalesce(generation, 1) AS generation FROM run JOIN cell USING (experiment, arm, seed, config_hash))
+starts AS (
+    SELECT run_id, draw, coalesce(generation, 1) AS generation
+    FROM run JOIN cell USING (experiment, arm, seed, config_hash)
+)
 SELECT run_id FROM starts
 WHERE generation >= (SELECT max(generation) FROM starts WHERE draw IS DISTINCT FROM 0)
 ORDER BY generation

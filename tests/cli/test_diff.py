@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sorl.diagnosis import log
 from sorl.spec import RunSettings
 from tests.cli.command import done, record, refused, told
 from tests.difference.logs import SETTINGS, trl_run
@@ -43,6 +44,22 @@ def test_a_baseline_is_saved_listed_and_compared_with(pair, tmp_path):
     found = told("diff", "usual", bad, runs=runs)
     assert (found["baseline"], found["name"]) == ("usual", "num_iterations")
     assert len(found["good"]) == 3
+
+
+def test_a_good_run_that_cannot_be_read_is_named_and_left_out(runs, tmp_path, monkeypatch):
+    for seed in (0, 1):
+        record(runs, "fresh", seed)
+    bad = trl_run(tmp_path / "bad", 1)
+    read = log.of_run
+
+    def refuse_seed_1(reader, run_id, folder):
+        if run_id.endswith("s1"):
+            raise ValueError("its tables are damaged")
+        return read(reader, run_id, folder)
+
+    monkeypatch.setattr(log, "of_run", refuse_seed_1)
+    result = done("diff", "demo", bad, "--quick", runs=runs)
+    assert "f5-s1 is left out, because it cannot be read:" in result.stderr
 
 
 def test_a_version_that_no_log_says_can_be_given(tmp_path):

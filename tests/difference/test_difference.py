@@ -69,6 +69,19 @@ def test_a_default_is_named_with_care_where_the_settings_are_not_known(tmp_path)
     )
 
 
+def test_a_version_whose_defaults_are_not_known_is_said(tmp_path):
+    good = of_trl(tmp_path / "a", version="0.18.2")
+    found = between([good], of_trl(tmp_path / "b", 1, version="99.0"))
+    (caveat,) = report.caveats(found)
+    assert caveat.startswith("Note: the defaults of trl 99.0 are not known here; those of 1.")
+    assert caveat in report.sentences(found)
+
+
+def test_an_unknown_version_on_both_sides_has_one_set_of_defaults(tmp_path):
+    good = of_trl(tmp_path / "a", version="99.0")
+    assert report.caveats(between([good], of_trl(tmp_path / "b", 1, version="99.0"))) == []
+
+
 def test_versions_are_named_where_their_defaults_are_the_same(tmp_path):
     good = of_trl(tmp_path / "a", version="1.11.0")
     found = between([good], of_trl(tmp_path / "b", 1, version="1.12.0"))

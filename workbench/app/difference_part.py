@@ -1,6 +1,6 @@
 """What a run differs in from runs that worked, as a part of its screen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -41,6 +41,8 @@ def show_difference(store: Store, each: pd.DataFrame, run_id: str) -> None:
     decides = report.what_would_decide(difference)
     if decides:
         page.note(f"What would decide: {decides}")
+    for caveat in report.caveats(difference):
+        page.note(caveat)
     for table in report.tables(difference):
         page.note(table.title)
         page.table(pd.DataFrame(table.rows, columns=list(table.head)), "sorl-settings")
@@ -63,25 +65,17 @@ def _name(arm: str, seed: int, outcome: str | None) -> str:
 
 def _difference(store: Store, good: Sequence[str], run_id: str) -> Difference:
     """Return the comparison. Raises InputError for a saved baseline that cannot be read."""
-    saved = {name: _baseline(store, name) for name in good if name.startswith(_SAVED)}
+    saved = [choice.removeprefix(_SAVED) for choice in good if choice.startswith(_SAVED)]
     if saved and len(good) > 1:
         raise InputError("a saved baseline is compared with alone: it holds its runs already")
 
     def ask(reader: Reader) -> Difference:
-        normal = next(iter(saved.values()), None) or _of_runs(reader, good)
+        normal = baseline.load(store.runs, saved[0]) if saved else _of_runs(reader, good)
         return compare(normal, diagnose(of_run(reader, run_id, store.runs)))
 
-    return store.computed(("difference", run_id, *good, _stamp(saved)), ask)
+    saved_at = [baseline.saved_at(store.runs, name) for name in saved]
+    return store.computed(("difference", run_id, *good, *saved_at), ask)
 
 
 def _of_runs(reader: Reader, good: Sequence[str]) -> Baseline:
     return Baseline.of([diagnose(of_run(reader, name)) for name in good])
-
-
-def _baseline(store: Store, choice: str) -> Baseline:
-    return baseline.load(store.runs, choice.removeprefix(_SAVED))
-
-
-def _stamp(saved: Mapping[str, Baseline]) -> int:
-    """Return what changes with the content of saved baselines."""
-    return hash(repr([one.as_dict() for one in saved.values()]))

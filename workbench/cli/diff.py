@@ -12,6 +12,7 @@ from sorl.cli.diagnose import audited, logs
 from sorl.cli.shared import MAP, one_of
 from sorl.cli.tables import document, echo, note, print_table
 from sorl.spec import InputError
+from sorl.store.text import visible
 
 if TYPE_CHECKING:
     from sorl.diagnosis.finding import Diagnosis
@@ -86,6 +87,8 @@ def _diagnosed(runs: Path, what: str, version: str, name_map: Sequence[str] | No
     if not found:
         why = "; ".join(failures.values()) or "it holds no run"
         raise InputError(f"'{what}' cannot be compared: {why}")
+    for name, why in failures.items():
+        note(f"{visible(name)} is left out, because it cannot be read: {visible(why)}")
     return found
 
 

@@ -173,6 +173,14 @@ def save(runs: Path, name: FolderName, baseline: Baseline) -> Path:
     return target
 
 
+def saved_at(runs: Path, name: str) -> int:
+    """Return when a baseline was saved, in nanoseconds since 1970; 0 for one that is not there."""
+    try:
+        return (folder_of(runs) / f"{name}.json").stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def load(runs: Path, name: str) -> Baseline:
     """Return a saved baseline. Raises InputError for one that is not there, or damaged."""
     names = names_in(runs)

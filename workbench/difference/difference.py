@@ -19,7 +19,7 @@ from sorl.difference.baseline import (
     versions_of,
 )
 from sorl.difference.curves import Parting, parting
-from sorl.difference.defaults import ABSENT
+from sorl.difference.defaults import ABSENT, defaults_of
 from sorl.difference.settings import SettingDifference, setting_differences
 
 # setting: it was set to another value. default: nobody set it, and versions of the trainer disagree. data:
@@ -49,6 +49,14 @@ class VersionDifference(NamedTuple):
     package: str
     good: str
     bad: str
+
+
+class UnreadVersion(NamedTuple):
+    """A version of a trainer that came after the newest whose defaults are known."""
+
+    package: str
+    version: str
+    newest_known: str
 
 
 class DataDifference(NamedTuple):
@@ -102,6 +110,22 @@ class Difference:
         """Whether both sides say their settings."""
         is_bad_known = configuration_of(self.diagnosis.log).is_known
         return is_bad_known and any(run.configuration.is_known for run in self.baseline.runs)
+
+    @property
+    def unread_versions(self) -> tuple[UnreadVersion, ...]:
+        """The versions whose defaults are taken to be those of the newest known version; none where all runs
+        have one version, and with it the same defaults.
+        """
+        configurations = [run.configuration for run in self.baseline.runs]
+        configurations.append(configuration_of(self.diagnosis.log))
+        if len({version for _, _, version in configurations}) == 1:
+            return ()
+        unread = []
+        for _, trainer, version in configurations:
+            defaults = defaults_of(trainer)
+            if defaults is not None and defaults.is_newer_than_read(version):
+                unread.append(UnreadVersion(defaults.package, version, defaults.versions[-1]))
+        return tuple(dict.fromkeys(unread))
 
     @property
     def kind(self) -> Kind:

@@ -84,7 +84,18 @@ def sentences(difference: Difference) -> list[str]:
         lines = [f"good: {visible(run.name)}, {run.outcome or 'not judged'}" for run in good]
     lines += [f"bad:  {visible(log.name)}, {log.run.get('outcome') or 'not judged'}", "", answer(difference)]
     decides = what_would_decide(difference)
-    return [*lines, f"What would decide: {decides}"] if decides else lines
+    if decides:
+        lines.append(f"What would decide: {decides}")
+    return lines + caveats(difference)
+
+
+def caveats(difference: Difference) -> list[str]:
+    """Return what the answer rests on and could not be looked up: a sentence each."""
+    return [
+        f"Note: the defaults of {one.package} {visible(one.version)} are not known here; those of"
+        f" {one.newest_known} stand for them."
+        for one in difference.unread_versions
+    ]
 
 
 class Table(NamedTuple):
@@ -128,6 +139,7 @@ def as_dict(difference: Difference) -> dict[str, Any]:
         "answer": answer(difference),
         "what_would_decide": what_would_decide(difference),
         "settings_are_known": difference.settings_are_known,
+        "caveats": caveats(difference),
         "settings": [_setting_as_dict(one) for one in _ranked_settings(difference)],
         "versions": [one._asdict() for one in difference.versions],
         "data": None if difference.data is None else difference.data._asdict(),
