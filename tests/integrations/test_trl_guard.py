@@ -79,6 +79,18 @@ def test_a_run_that_one_change_ruins_is_rolled_back_and_recovers():
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
+def test_a_rollback_is_an_event_of_the_recorded_run():
+    said = []
+    trainer = Trainer(500.0)
+    trainer.sorl_recording = SimpleNamespace(say_rollback=said.append)
+    watching = guard(trainer, [{"learning_rate": 0.1}], every=5, before=5)
+    trainer.train()
+    (back,) = watching.rollbacks
+    (words,) = said
+    assert words.startswith(f"rolled back at update {back.alarm_step}: ")
+    assert words.endswith(f"update {back.back_to} are back, with learning_rate = 0.1 (rollback 1 of 1)")
+
+
 def test_the_weights_of_that_update_are_back_to_the_last_bit():
     trainer, watching = guarded([{"learning_rate": 0.1}], ruin=500.0)
     (back,) = watching.rollbacks

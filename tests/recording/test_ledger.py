@@ -254,6 +254,15 @@ def test_detail_is_thinned_out_except_around_an_alarm(tmp_path):
     assert [row["step"] for row in read(book.folder, "step")] == list(range(16))
 
 
+def test_an_event_that_the_trainer_tells_is_a_row(tmp_path):
+    with opened(tmp_path) as book:
+        tell(book, 0)
+        book.event(0, "rollback", "the weights of update 4 are back")
+    (event,) = [row for row in read(book.folder, "event") if row["kind"] == "rollback"]
+    assert (event["step"], event["severity"]) == (0, "warning")
+    assert event["message"] == "the weights of update 4 are back"
+
+
 def test_a_share_of_the_trajectories_is_whole_prompt_groups_and_the_rewards_are_all_there(tmp_path):
     with opened(tmp_path, trajectories=3) as book:
         for step in range(12):

@@ -118,6 +118,7 @@ class Recording:
         self.ledger = Ledger(runs, **(default | knobs))
         for name in WRAPPED:
             setattr(trainer, name, self._around(name, getattr(trainer, name)))
+        trainer.sorl_recording = self
         ending = {"on_train_end": lambda *args, **kwargs: self.ledger.close()}
         trainer.add_callback(type("Ending", (TrainerCallback,), ending)())
 
@@ -291,6 +292,11 @@ class Recording:
         if self.before + trainer._step // self.window > self.step:
             self.witness("end")
             self.ledger.end(self.step)
+
+    def say_rollback(self, words: str) -> None:
+        """Record that earlier weights came back after the last step that was recorded."""
+        if self.step >= 0:
+            self.ledger.event(self.step, "rollback", words)
 
     def witness(self, when: Literal["start", "end"]) -> None:
         """Witness the policy, and at the start of a step the reference; vLLM's copy has other names."""

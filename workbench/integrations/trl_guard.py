@@ -130,16 +130,11 @@ class Guard:
         for earlier in self.rollbacks:  # the snapshot may be older than a change
             for option, value in earlier.change.items():
                 CHANGES[option](self.trainer, value)
-        words = ", ".join(f"{option} = {value}" for option, value in due.change.items()) or "no change"
-        log.warning(
-            "rolled back at update %d: %s; the weights of update %d are back, with %s (rollback %d of %d)",
-            due.alarm_step,
-            due.reason,
-            due.back_to,
-            words,
-            len(self.rollbacks),
-            len(self.changes),
-        )
+        words = _words_of(due, len(self.rollbacks), len(self.changes))
+        log.warning("%s", words)
+        recording = getattr(self.trainer, "sorl_recording", None)  # of record(), if it was called
+        if recording is not None:
+            recording.say_rollback(words)
 
     def _snapshot(self, step: int) -> Snapshot:
         trainer = self.trainer
@@ -226,6 +221,15 @@ def _callback(watching: Guard) -> Any:
             watching.stepped(state.global_step)
 
     return Watching()
+
+
+def _words_of(done: RolledBack, number: int, most: int) -> str:
+    """Return what a rollback did, as the log and an event say it."""
+    change = ", ".join(f"{option} = {value}" for option, value in done.change.items()) or "no change"
+    return (
+        f"rolled back at update {done.alarm_step}: {done.reason}; the weights of update {done.back_to} are"
+        f" back, with {change} (rollback {number} of {most})"
+    )
 
 
 def _set_learning_rate(trainer: Any, value: float) -> None:

@@ -432,6 +432,11 @@ class Ledger:
         )
 
     @_guarded
+    def event(self, step: int, kind: str, message: str) -> None:
+        """Record that something happened to the run at `step`, e.g. that it was rolled back."""
+        self._put({"kind": "event", "step": step, "event": kind, "message": message}, {})
+
+    @_guarded
     def end(self, step: int) -> None:
         """Say that `step` is complete, so that it is measured and written now; later calls for it are left
         out.

@@ -180,6 +180,9 @@ class Scribe:
                 number, [{name: meta[name] for name in ("data", "success", "episodes")}]
             )
             return
+        if kind == "event" and rank == 0:
+            self.recorder.events([Event(number, meta["event"], "warning", meta["message"])])
+            return
         if kind == "witness" and rank == 0:
             columns = as_columns(meta["rows"])
             started_at = datetime.fromisoformat(meta["started_at"])
