@@ -3,6 +3,9 @@
 `python -m studies.guard RUNS FILE.parquet` gathers the cells of guard.toml, guard_rise.toml and
 guard_healthy.toml from a runs folder, adds them to what the file holds, and counts.
 `python -m studies.guard --from FILE.parquet` only counts.
+
+`python -m studies.guard --live FILE.parquet` judges every finished run of an export as `sorl guard` does
+while it trains: again and again, by its score so far.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from sorl.analysis.runs import newest
-from sorl.analysis.stats import Estimate, holm, mean_interval, p_value, spanned
+from sorl.analysis.stats import Estimate, holm, mean_interval, p_value
+from sorl.diagnostics.unsized import FEWEST
+from sorl.integrations.verl_guard import find_fall
 from sorl.spec import InputError
 from sorl.spec.markdown import markdown_table
 from sorl.store.reader import Reader
@@ -29,6 +34,8 @@ EXPERIMENTS = ("guard", "guard_rise", HEALTHY)
 REFERENCE = "ppo"  # the arm that is left alone
 GUARDED = ", guard"  # in the names of the arms with a guard; a twin's name lacks it
 GOAL = 0.6  # held-out success
+LIVE_STEPS = 150  # the on-policy runs are longer than the others
+LIVE_STRIDE = 3
 FELL = ("collapsed", "falling", "diverged")
 
 # The starts of a cell: the newest, and those that a rollback ended (draw 0 is a start after one).
@@ -127,11 +134,12 @@ def _cell(reader: Reader, run: dict[Any, Any]) -> GuardedCell:
     starts = reader.query(STARTS, {"run": run["run_id"]})["run_id"].tolist()
     for start in starts:
         trained = reader.query(STEPS, {"run": start})
-        for evaluated in reader.query(EVALUATIONS, {"run": start}).itertuples():
-            earlier = trained[trained["step"] < evaluated.step]
+        evaluations = reader.query(EVALUATIONS, {"run": start})
+        for step, success in zip(evaluations["step"], evaluations["success"], strict=True):
+            earlier = trained[trained["step"] < step]
             tokens_before.append(tokens + int(earlier["tokens"].sum()))
             seconds_before.append(seconds + float(earlier["seconds"].sum()))
-            heldout_success.append(float(evaluated.success))
+            heldout_success.append(float(success))
         tokens += int(trained["tokens"].sum())
         seconds += float(trained["seconds"].sum())
         steps += len(trained)
@@ -153,9 +161,12 @@ def _cell(reader: Reader, run: dict[Any, Any]) -> GuardedCell:
 def read_cells(file: Path) -> list[GuardedCell]:
     """Return the cells of a file. Raises InputError for any other file."""
     names = [field.name for field in fields(GuardedCell)]
-    rows = stored(file, names, "cells of the guard's grids")
-    lists = ("tokens_before", "seconds_before", "heldout_success")
-    return [GuardedCell(**{**row, **{name: list(row[name]) for name in lists}}) for row in rows]
+    cells = []
+    for row in stored(file, names, "cells of the guard's grids"):
+        for name in ("tokens_before", "seconds_before", "heldout_success"):
+            row[name] = list(row[name])
+        cells.append(GuardedCell(**row))
+    return cells
 
 
 def write_cells(cells: Sequence[GuardedCell], file: Path) -> list[GuardedCell]:
@@ -167,8 +178,14 @@ def write_cells(cells: Sequence[GuardedCell], file: Path) -> list[GuardedCell]:
     return merged
 
 
-def _name(cell: GuardedCell) -> tuple[str, str, int]:
-    return cell.experiment, cell.arm, cell.seed
+class _Name(NamedTuple):
+    experiment: str
+    arm: str
+    seed: int
+
+
+def _name(cell: GuardedCell) -> _Name:
+    return _Name(cell.experiment, cell.arm, cell.seed)
 
 
 def count_arms(cells: Sequence[GuardedCell], experiment: str) -> str:
@@ -282,7 +299,11 @@ def _estimate(values: Sequence[float]) -> str:
 
 
 def _words(estimate: Estimate) -> str:
-    return spanned(estimate.columns("mean"), "mean")
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def count_all(cells: Sequence[GuardedCell]) -> str:
@@ -300,14 +321,46 @@ def count_all(cells: Sequence[GuardedCell]) -> str:
     return "\n\n".join(parts)
 
 
+def count_live_calls(file: Path) -> str:
+    """Return two sentences: how many healthy runs are called collapsed on their way, and how late falls are.
+
+    Every third step is judged, up to step LIVE_STEPS. Raises InputError for another file.
+    """
+    runs = stored(file, ("outcome", "collapse_step", "success"), "exported results")
+    healthy = [run for run in runs if run["outcome"] == "healthy"]
+    collapsed = [run for run in runs if run["outcome"] == "collapsed"]
+    false = sum(_first_call(run["success"]) is not None for run in healthy)
+    calls = [(_first_call(run["success"]), int(run["collapse_step"])) for run in collapsed]
+    delays = [call - onset for call, onset in calls if call is not None]
+    return (
+        f"Of healthy runs {Share(false, len(healthy))} are called collapsed on their way. Of collapsed ones"
+        f" {Share(len(delays), len(collapsed))} are, in the median {median(delays):.0f} steps after the"
+        " onset."
+    )
+
+
+def _first_call(scores: Sequence[float]) -> int | None:
+    """Return the step at which a run is first judged to have collapsed; None where it never is."""
+    scored = pd.Series(scores, dtype=float).dropna()
+    for steps in range(FEWEST, min(len(scored), LIVE_STEPS) + 1, LIVE_STRIDE):
+        fall = find_fall(scored.head(steps))
+        if fall is not None:
+            return fall.last_step
+    return None
+
+
 def main() -> None:
     """Gather and count from the command line."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, nargs="?", help="a runs folder")
     parser.add_argument("output", type=Path, nargs="?", metavar="FILE.parquet")
+    parser.add_argument("--live", type=Path, metavar="FILE.parquet", help="an export of sorl report")
     parser.add_argument("--from", dest="shipped", type=Path, metavar="FILE.parquet", help="only count")
     asked = parser.parse_args()
     try:
+        if asked.live:
+            print(count_live_calls(asked.live))
+            return
         if asked.shipped:
             cells = read_cells(asked.shipped)
         elif asked.runs and asked.output:

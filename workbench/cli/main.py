@@ -22,6 +22,7 @@ VERBS = (
     "run",
     "plan",
     "fork",
+    "guard",
     "ls",
     "show",
     "compare",

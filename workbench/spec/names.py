@@ -32,9 +32,9 @@ class FolderName(str):
             raise InputError(f"{what} {shown} is no name of a folder: {reason}; {allowed}")
         return super().__new__(cls, text)
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        """Return what a copy or a pickle is made from again."""
-        return str(self), "the name"
+    def __reduce__(self) -> tuple[type["FolderName"], tuple[str, str]]:
+        """Return how a copy or a pickle is made: by the same check."""
+        return FolderName, (str(self), "the name")
 
 
 def slug(text: str) -> str:
