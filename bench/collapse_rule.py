@@ -31,7 +31,7 @@ from scipy.special import xlogy
 
 from sorl.analysis import results
 from sorl.analysis.stats import clopper_pearson
-from sorl.diagnostics import collapse
+from sorl.measures import collapse
 from sorl.spec import NOT_RISEN
 from sorl.spec.markdown import markdown_table
 

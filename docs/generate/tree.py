@@ -13,7 +13,7 @@ ROOMS = (
     "batch.py",
     "objective",
     "algorithms",
-    "diagnostics",
+    "measures",
     "agent",
     "learn",
     "recording",

@@ -7,9 +7,9 @@ from sorl.app.screens.glossary import _EXAMPLE, entries, entry_text, formula_htm
 from sorl.app.store import Diagnostics
 from sorl.app.text import html_text
 from sorl.app.theme import DARK
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.collapse import judge
-from sorl.diagnostics.declare import dictionary
+from sorl.measures import CATALOGUE
+from sorl.measures.collapse import judge
+from sorl.measures.declare import dictionary
 from sorl.objective import KINDS
 from sorl.spec import Diagnostic, Level, Unit
 from tests.app.conftest import HOSTILE, SMALL, Open, Read, assert_literal, checked

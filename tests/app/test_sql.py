@@ -28,7 +28,7 @@ from sorl.app.page import store_of
 from sorl.app.screens import sql
 from sorl.app.store import Store
 from sorl.app.text import html_text
-from sorl.diagnostics import CATALOGUE
+from sorl.measures import CATALOGUE
 from sorl.spec import TABLES
 from sorl.store.reader import saved, saved_query
 from sorl.store.schema import views

@@ -35,9 +35,9 @@ from sorl.app.figures.common import is_wide
 from sorl.app.figures.maps import Measure
 from sorl.app.screens.turns import FIRST, Cell, Turns, listed
 from sorl.app.store import QUERIES, WORDS, BackgroundSync, Diagnostics, Store, dictionary, notation
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.declare import SYMBOLS
-from sorl.diagnostics.declare import dictionary as declared
+from sorl.measures import CATALOGUE
+from sorl.measures.declare import SYMBOLS
+from sorl.measures.declare import dictionary as declared
 from sorl.spec import InputError
 from sorl.store.connect import Busy, writer
 from sorl.store.reader import Reader

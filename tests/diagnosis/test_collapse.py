@@ -14,7 +14,7 @@ from sorl.analysis.forks import Removal, mantel_haenszel, permutation_p
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.report import as_dict, in_order, likely, markdown, opened, text
 from sorl.diagnosis.standing import standing
-from sorl.diagnostics.collapse import judge
+from sorl.measures.collapse import judge
 from tests.diagnosis.logs import healthy, log
 from tests.diagnosis.sentences import checked
 

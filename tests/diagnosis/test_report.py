@@ -18,7 +18,7 @@ from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import Log
 from sorl.diagnosis.report import as_dict, headline, in_order, markdown, text
 from sorl.diagnosis.trainers import trainers
-from sorl.diagnostics.unsized import UnsizedWatch
+from sorl.measures.unsized import UnsizedWatch
 from sorl.spec.reading import Reading
 from tests.diagnosis.test_scalars import LOGS, SICK, SOUND, Columns, made
 

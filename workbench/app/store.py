@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from sorl.diagnostics.declare import SYMBOLS
+from sorl.measures.declare import SYMBOLS
 from sorl.spec import InputError
 from sorl.store.connect import Busy, database
 from sorl.store.reader import Reader

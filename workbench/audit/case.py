@@ -20,10 +20,10 @@ from sorl.agent.worlds import build
 from sorl.audit.comparison import EXACT, ROUNDINGS, Owner, explain, spacing
 from sorl.audit.declaration import Declaration
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import autocast, critic_values, scored
 from sorl.learn.update import rate
 from sorl.learn.warmstart import tokenizer_of
+from sorl.measures.evidence import Missing
 from sorl.objective import Algorithm, prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.replay.networks import Draws, Networks, norm

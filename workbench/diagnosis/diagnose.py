@@ -21,7 +21,7 @@ from sorl.diagnosis.proofs import (
     follows_from,
     prove,
 )
-from sorl.diagnostics import column_types
+from sorl.measures import column_types
 from sorl.spec import InputError
 from sorl.spec.evidence import Check, Removal
 

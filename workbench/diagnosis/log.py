@@ -14,7 +14,7 @@ import pandas as pd
 
 from sorl.analysis.runs import settings_of
 from sorl.diagnosis.changepoint import Curve, Departure, Outcome
-from sorl.diagnostics.unsized import UnsizedCurve
+from sorl.measures.unsized import UnsizedCurve
 from sorl.spec import InputError
 from sorl.spec.evidence import Removal
 from sorl.spec.reading import Reading

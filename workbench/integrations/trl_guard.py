@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sorl.diagnostics.collapse import Watch
-from sorl.diagnostics.rules import Event
+from sorl.measures.collapse import Watch
+from sorl.measures.rules import Event
 from sorl.spec import InputError, nearest
 
 log = logging.getLogger("sorl.guard")

@@ -19,8 +19,8 @@ from sorl.app.store import LEVELS, Diagnostics, Store, dictionary
 from sorl.app.text import html_text, percent, table_html, tag
 from sorl.app.theme import Palette
 from sorl.app.url import choose, search_box
-from sorl.diagnostics.collapse import Drop, collapse_rule, judge
-from sorl.diagnostics.declare import SYMBOLS as NOTATION
+from sorl.measures.collapse import Drop, collapse_rule, judge
+from sorl.measures.declare import SYMBOLS as NOTATION
 from sorl.objective import KINDS, Algorithm, Slot
 from sorl.spec import CollapseSettings
 

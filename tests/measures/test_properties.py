@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sorl.diagnostics import measure, measure_turns, measure_updates
-from sorl.diagnostics.evidence import Evidence, StepEvidence
-from tests.diagnostics.shared_batch import random_evidence, rollouts_of, tensors_of
+from sorl.measures import measure, measure_turns, measure_updates
+from sorl.measures.evidence import Evidence, StepEvidence
+from tests.measures.shared_batch import random_evidence, rollouts_of, tensors_of
 
 shapes = st.tuples(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4))
 quick = settings(max_examples=30)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sorl.diagnostics.evidence import Missing
+from sorl.measures.evidence import Missing
 from sorl.spec import Alarm, Diagnostic, Level, Unit
 
 SqlType = Literal["DOUBLE", "BIGINT", "BOOLEAN", "VARCHAR"]

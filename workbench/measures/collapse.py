@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from sorl.diagnostics.rules import HARD, Event, RuleWatch, Severity
+from sorl.measures.rules import HARD, Event, RuleWatch, Severity
 from sorl.spec import MEANINGS, Outcome
 from sorl.spec.markdown import markdown_table
 
@@ -214,7 +214,7 @@ class _Curve:
         end = self.mean(len(self.scores) - tail)
         begin = self.mean(0, head)
         if not self.episodes:
-            return "no_learning"  # of unknown size: `sorl.diagnostics.unsized` knows more
+            return "no_learning"  # of unknown size: `sorl.measures.unsized` knows more
         if min(begin, end) >= SATURATED:
             return "saturated"
         error = math.hypot(self.spread(begin, head), self.spread(end, tail))

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from docs.generate.render import diagnostics as page
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.collapse import COLLAPSE_REASONS, collapse_rule
-from sorl.diagnostics.declare import diagnostic, dictionary
-from sorl.diagnostics.rules import COMBINED, HARD
+from sorl.measures import CATALOGUE
+from sorl.measures.collapse import COLLAPSE_REASONS, collapse_rule
+from sorl.measures.declare import diagnostic, dictionary
+from sorl.measures.rules import COMBINED, HARD
 from sorl.spec import OUTCOMES, CollapseSettings, Level, Unit, table
 
 PROMISED = {
@@ -68,7 +68,7 @@ def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused()
 
 def test_the_catalogue_and_the_page_need_no_torch():
     code = (
-        "import sys, sorl.diagnostics, docs.generate.render as r, sorl.diagnostics.collapse;"
+        "import sys, sorl.measures, docs.generate.render as r, sorl.measures.collapse;"
         "r.diagnostics(); sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,8 +4,8 @@ displacement.
 
 import numpy as np
 
-from sorl.diagnostics.declare import NO_MARK, OTHER, OURS, VERL, Measure, diagnostic
-from sorl.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
+from sorl.measures.declare import NO_MARK, OTHER, OURS, VERL, Measure, diagnostic
+from sorl.measures.tokens import CLAMP, Segments, Tokens, quotient
 from sorl.spec import Alarm, Level, Unit
 
 SCHULMAN = "Schulman, Approximating KL Divergence (2020)"

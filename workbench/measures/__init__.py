@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics import advantage, divergence, gap, ratio, step, turn, update
-from sorl.diagnostics.declare import Measure, declared
-from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from sorl.diagnostics.step import StepView
-from sorl.diagnostics.tokens import Segments, Tokens, quotient
-from sorl.diagnostics.turn import TRAJECTORIES, Trajectories, TurnRows
+from sorl.measures import advantage, divergence, gap, ratio, step, turn, update
+from sorl.measures.declare import Measure, declared
+from sorl.measures.evidence import Evidence, Rollouts, StepEvidence
+from sorl.measures.step import StepView
+from sorl.measures.tokens import Segments, Tokens, quotient
+from sorl.measures.turn import TRAJECTORIES, Trajectories, TurnRows
 from sorl.spec import Level
 from sorl.spec import table as declaration
 

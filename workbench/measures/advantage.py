@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics.declare import OURS, VERL, Measure, diagnostic
-from sorl.diagnostics.tokens import Segments, Tokens, quotient
+from sorl.measures.declare import OURS, VERL, Measure, diagnostic
+from sorl.measures.tokens import Segments, Tokens, quotient
 from sorl.spec import Alarm, Level, Unit
 
 BAPO = "arXiv 2510.18927 (BAPO)"

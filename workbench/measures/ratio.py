@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sorl.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
-from sorl.diagnostics.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
+from sorl.measures.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
+from sorl.measures.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
 from sorl.spec import Alarm, Level, Unit
 
 TRL = "TRL grpo_trainer.py"

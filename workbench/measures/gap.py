@@ -11,8 +11,8 @@ x is says little about why. A reason shows in which tokens differ, to which side
 
 import numpy as np
 
-from sorl.diagnostics.declare import OURS, Measure, diagnostic
-from sorl.diagnostics.tokens import Segments, Tokens, quotient
+from sorl.measures.declare import OURS, Measure, diagnostic
+from sorl.measures.tokens import Segments, Tokens, quotient
 from sorl.spec import Level, Unit
 
 UPDATE = Level.UPDATE

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sorl.batch import turn_ids
-from sorl.diagnostics.evidence import Evidence, Rollouts
+from sorl.measures.evidence import Evidence, Rollouts
 from tests.objective.batches import DELTA, MASK, OLD, A
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics.evidence import Evidence, Known
+from sorl.measures.evidence import Evidence, Known
 
 CLAMP = 20.0  # log-ratios are clamped to +-20 before exp, as in verl's core_algos.py
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from sorl.diagnostics import measure
-from sorl.diagnostics.evidence import Evidence, StepEvidence, fingerprint
-from sorl.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
+from sorl.measures import measure
+from sorl.measures.evidence import Evidence, StepEvidence, fingerprint
+from sorl.measures.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
 from sorl.spec import GUARD, check
-from tests.diagnostics.shared_batch import random_evidence, rollouts_of
+from tests.measures.shared_batch import random_evidence, rollouts_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from sorl.diagnostics.collapse import RAMPS, Watch, judge, onset
+from sorl.measures.collapse import RAMPS, Watch, judge, onset
 from sorl.spec import COLLAPSED, OUTCOMES, CollapseSettings
 
 # Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends

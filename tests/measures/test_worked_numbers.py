@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sorl.diagnostics import measure_turn_steps, measure_turns, measure_updates
-from tests.diagnostics.shared_batch import evidence_of, worked
+from sorl.measures import measure_turn_steps, measure_turns, measure_updates
+from tests.measures.shared_batch import evidence_of, worked
 
 EXACT = {"rel": 0, "abs": 6e-7}  # six decimals are given
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sorl.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic, reported
-from sorl.diagnostics.tokens import Segments, Tokens
+from sorl.measures.declare import OURS, TRAINERS, Measure, diagnostic, reported
+from sorl.measures.tokens import Segments, Tokens
 from sorl.spec import Level, Unit
 
 MCCANDLISH = "McCandlish et al., arXiv 1812.06162, appendix A.1"

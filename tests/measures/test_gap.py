@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sorl.diagnostics import measure_updates
-from sorl.diagnostics.evidence import Evidence
-from tests.diagnostics.shared_batch import evidence_of
+from sorl.measures import measure_updates
+from sorl.measures.evidence import Evidence
+from tests.measures.shared_batch import evidence_of
 
 ROWS = 6
 LENGTH = 40

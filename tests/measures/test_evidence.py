@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.diagnostics.evidence import Known, Rollouts, count_stretches, distinct_ngrams, stretches
-from sorl.diagnostics.step import prompt_retrieval_frac
+from sorl.measures.evidence import Known, Rollouts, count_stretches, distinct_ngrams, stretches
+from sorl.measures.step import prompt_retrieval_frac
 
 TOKENS = st.lists(st.integers(0, 3), max_size=30)
 

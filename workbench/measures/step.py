@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sorl.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, diagnostic
-from sorl.diagnostics.evidence import Known, Missing, StepEvidence, fingerprint
-from sorl.diagnostics.ratio import OUR_MARK
+from sorl.measures.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, diagnostic
+from sorl.measures.evidence import Known, Missing, StepEvidence, fingerprint
+from sorl.measures.ratio import OUR_MARK
 from sorl.spec import Alarm, Level, Unit
 
 RAGEN = "RAGEN arXiv 2504.20073"

@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from sorl.diagnostics.declare import mark_size, mark_words
+from sorl.measures.declare import mark_size, mark_words
 from sorl.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
 
 Severity = Literal["info", "warning", "critical"]

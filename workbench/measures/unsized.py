@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sorl.diagnostics.collapse import FINAL, SATURATED, WINDOW, Drop, Verdict
-from sorl.diagnostics.rules import HARD, Event, RuleWatch
+from sorl.measures.collapse import FINAL, SATURATED, WINDOW, Drop, Verdict
+from sorl.measures.rules import HARD, Event, RuleWatch
 from sorl.spec import Outcome
 
 FEWEST = 12  # points, below which no verdict is given

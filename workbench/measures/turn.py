@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic
-from sorl.diagnostics.evidence import Known, Missing, Rollouts
-from sorl.diagnostics.tokens import Segments, Tokens, quotient
+from sorl.measures.declare import OURS, TRAINERS, Measure, diagnostic
+from sorl.measures.evidence import Known, Missing, Rollouts
+from sorl.measures.tokens import Segments, Tokens, quotient
 from sorl.spec import Level, Unit
 
 
