@@ -213,9 +213,9 @@ def _passes() -> str:
 
 
 def _alarms() -> str:
+    from sorl.collapse.events import COMBINED, COOLDOWN
     from sorl.measures import CATALOGUE
     from sorl.measures.declare import FINER, in_words
-    from sorl.measures.rules import COMBINED, COOLDOWN
 
     silent: dict[str, list[str]] = {}  # reason -> columns of table step without an alarm
     for d in CATALOGUE:

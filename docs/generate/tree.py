@@ -14,6 +14,7 @@ ROOMS = (
     "objective",
     "algorithms",
     "measures",
+    "collapse",
     "agent",
     "learn",
     "recording",

@@ -7,8 +7,8 @@ from sorl.app.screens.glossary import _EXAMPLE, entries, entry_text, formula_htm
 from sorl.app.store import Diagnostics
 from sorl.app.text import html_text
 from sorl.app.theme import DARK
+from sorl.collapse.rule import judge
 from sorl.measures import CATALOGUE
-from sorl.measures.collapse import judge
 from sorl.measures.declare import dictionary
 from sorl.objective import KINDS
 from sorl.spec import Diagnostic, Level, Unit

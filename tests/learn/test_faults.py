@@ -18,6 +18,7 @@ import torch
 
 from sorl.agent.tokenizer import build_tokenizer
 from sorl.algorithms import resolve
+from sorl.collapse.events import Event
 from sorl.grid.config import load
 from sorl.learn.faults import FAULTS, Fault, check
 from sorl.learn.faults.declare import HOOKS
@@ -26,7 +27,6 @@ from sorl.learn.loop import Trainer
 from sorl.learn.warmstart import ensure
 from sorl.measures import Measurements, measure
 from sorl.measures.evidence import Evidence, Rollouts, StepEvidence
-from sorl.measures.rules import Event
 from sorl.recording.recorder import Recorder
 from sorl.spec import FaultSettings, InputError, PolicySettings, RunSettings
 from tests.grid.harness import grid_file

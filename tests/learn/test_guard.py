@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from sorl.collapse.events import Event
 from sorl.learn.checkpoint import checkpoints
 from sorl.learn.guard import Decision, Guard, goes_on
-from sorl.measures.rules import Event
 from sorl.spec import GuardSettings, RunSettings
 from sorl.spec.rollback import Rollback
 from sorl.spec.settings import ForkSettings

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from docs.generate.render import diagnostics as page
+from sorl.collapse.describe import COLLAPSE_REASONS, describe_rule
+from sorl.collapse.events import COMBINED, HARD
 from sorl.measures import CATALOGUE
-from sorl.measures.collapse import COLLAPSE_REASONS, collapse_rule
 from sorl.measures.declare import diagnostic, dictionary
-from sorl.measures.rules import COMBINED, HARD
 from sorl.spec import OUTCOMES, CollapseSettings, Level, Unit, table
 
 PROMISED = {
@@ -68,14 +68,14 @@ def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused()
 
 def test_the_catalogue_and_the_page_need_no_torch():
     code = (
-        "import sys, sorl.measures, docs.generate.render as r, sorl.measures.collapse;"
+        "import sys, sorl.measures, docs.generate.render as r, sorl.collapse.describe;"
         "r.diagnostics(); sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_rule_names_every_outcome_setting_and_hard_event():
-    text = collapse_rule()
+    text = describe_rule()
     assert all(f"`{rule.kind}`" in text for rule in HARD)
     assert all(f"`{word}`" in text for word in OUTCOMES)
     assert all(f"`collapse.{name}`" in text for name in CollapseSettings.model_fields)

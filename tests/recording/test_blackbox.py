@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.collapse.events import Event
+from sorl.collapse.rule import Watch
 from sorl.grid.cell import config_hash
-from sorl.measures.collapse import Watch
-from sorl.measures.rules import Event
 from sorl.recording.recorder import MB, BlackBox, doomed
 from sorl.spec import BatchesSettings, RunSettings
 

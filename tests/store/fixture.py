@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sorl.collapse.rule import judge
 from sorl.measures import CATALOGUE
-from sorl.measures.collapse import judge
 from sorl.measures.declare import dictionary as declared_rows
 from sorl.recording.segments import schema_of
 from sorl.spec import Diagnostic, LearnSettings, RunSettings, Unit

@@ -214,8 +214,8 @@ class Importer:
 
     def _write(self, run_id: str, run: Imported) -> None:
         """Bring the run's folder up to the run: steps are appended where it has only grown."""
+        from sorl.collapse.events import Event
         from sorl.importing.logs import events
-        from sorl.measures.rules import Event
         from sorl.recording.segments import append
 
         folder = self.experiment / run_id

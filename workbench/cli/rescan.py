@@ -13,12 +13,12 @@ from typer import Argument, Context, Option
 from sorl.cli.report import slots
 from sorl.cli.shared import current, experiments, folder_of
 from sorl.cli.tables import cell, note, print_table, records
+from sorl.collapse.events import Event, RuleWatch, alarms
+from sorl.collapse.rule import Watch
+from sorl.collapse.unsized import UnsizedWatch
 from sorl.grid.folder import KINDS
 from sorl.learn.run import locked
 from sorl.measures import CATALOGUE
-from sorl.measures.collapse import Watch
-from sorl.measures.rules import Event, RuleWatch, alarms
-from sorl.measures.unsized import UnsizedWatch
 from sorl.recording.recorder import TIMED
 from sorl.recording.segments import append, schema_of
 from sorl.spec import CollapseSettings, InputError, Level

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sorl.measures.collapse import Watch
-from sorl.measures.rules import Event
+from sorl.collapse.events import Event
+from sorl.collapse.rule import Watch
 from sorl.spec import InputError, nearest
 
 log = logging.getLogger("sorl.guard")

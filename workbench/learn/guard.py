@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sorl.collapse.events import Event
 from sorl.learn.checkpoint import checkpoints
-from sorl.measures.rules import Event
 from sorl.spec import GuardSettings, RunSettings
 from sorl.spec.names import LADDER
 from sorl.spec.rollback import Rollback

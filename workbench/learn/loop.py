@@ -21,6 +21,7 @@ from sorl.agent.tokenizer import Sentences, Spans
 from sorl.agent.worlds import build
 from sorl.algorithms import resolve
 from sorl.batch import Batch
+from sorl.collapse.events import Event
 from sorl.learn import checkpoint, checks, faults, networks
 from sorl.learn.blackbox import Packer
 from sorl.learn.evaluate import evaluate
@@ -33,7 +34,6 @@ from sorl.learn.rollouts import Sampler
 from sorl.learn.update import Learner, non_finite
 from sorl.learn.witnesses import Witnesses
 from sorl.measures.evidence import Evidence, Known, PromptInformation, Rollouts, StepEvidence
-from sorl.measures.rules import Event
 from sorl.objective import prepare
 from sorl.recording.recorder import MB, Recorder
 from sorl.spec import InputError, RunSettings, StopSettings, check

@@ -82,11 +82,11 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         pulse = Pulse(folder / NAME)
         pulse.part("loading the libraries")
         from sorl.agent.engines import StaleWeights
+        from sorl.collapse.events import Event
         from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
         from sorl.learn.guard import Guard, goes_on
         from sorl.learn.loop import Diverged, SelfTestFailed, Trainer
         from sorl.learn.warmstart import ensure, result_of, tokenizer_of
-        from sorl.measures.rules import Event
         from sorl.recording.recorder import Recorder
 
         settings = _measure_precision(folder, settings)

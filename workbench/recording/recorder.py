@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sorl.collapse.events import GUARD_RULES, Event, RuleWatch, alarms
+from sorl.collapse.rule import Watch
 from sorl.measures import CATALOGUE, measure
-from sorl.measures.collapse import Watch
 from sorl.measures.declare import dictionary
 from sorl.measures.evidence import Evidence, Known, Rollouts, StepEvidence
-from sorl.measures.rules import GUARD_RULES, Event, RuleWatch, alarms
 from sorl.recording.ledger import MB as MB
 from sorl.recording.ledger import encode
 from sorl.recording.segments import SegmentWriter, chosen, filled

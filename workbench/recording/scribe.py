@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sorl.batch import pool, spread, turn_ids
+from sorl.collapse.events import Event
 from sorl.measures.evidence import (
     Evidence,
     Known,
@@ -37,7 +38,6 @@ from sorl.measures.evidence import (
     number_turns,
     stretches,
 )
-from sorl.measures.rules import Event
 from sorl.measures.tokens import CLAMP
 from sorl.recording.branches import find_branches, merge_rows
 from sorl.recording.ledger import AVERAGED, PARTS, SUMMED, TERMS, TOKENS, decode

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sorl.collapse.events import Event
 from sorl.importing.dumps.rows import COLUMNS, Coverage, Dump, DumpStep, Row, Update
-from sorl.measures.rules import Event
 from sorl.recording.scribe import Scribe
 from sorl.spec import BatchesSettings
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sorl.collapse import events as r
+from sorl.collapse.events import COOLDOWN, DRIFT, DRIFT_POINTS, SMOOTH, RuleWatch, alarms
 from sorl.measures import CATALOGUE
-from sorl.measures import rules as r
-from sorl.measures.rules import COOLDOWN, DRIFT, DRIFT_POINTS, SMOOTH, RuleWatch, alarms
 from sorl.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, Unit
 
 

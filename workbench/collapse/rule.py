@@ -1,8 +1,8 @@
 """The collapse rule: by the counts behind success, has a run lost what it had, since when, and did it come
 back.
 
-`collapse_rule` says the rule in words: docs/collapse.md and the app's glossary show it. The rule is
-causal: a live run and its log get the same verdict. Only the onset looks both ways.
+The rule is causal: a live run and its log get the same verdict. Only the onset looks both ways. `describe.py`
+says the rule in words.
 """
 
 from __future__ import annotations
@@ -10,33 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
-
-from sorl.measures.rules import HARD, Event, RuleWatch, Severity
-from sorl.spec import MEANINGS, Outcome
-from sorl.spec.markdown import markdown_table
+from sorl.collapse.curve import FINAL, TINY, WINDOW, Curve, Stretch, Z
+from sorl.collapse.events import HARD, Event, RuleWatch, Severity
+from sorl.collapse.onset import find_onset
+from sorl.spec import Outcome
 
 if TYPE_CHECKING:
     from sorl.spec import CollapseSettings
 
-WINDOW = 5  # steps of the shortest window that can be the best
-Z = 1.28  # of bounds: 90 %, one-sided
-PRIOR = 5  # steps that the prior of phi counts as
-FINAL = 10  # steps that the final success is the mean of
-SATURATED = 0.9  # success at the start and at the end of a run that had no room to rise
-LEAST_GAIN = 0.15  # of success: smaller ones are not looked for where it is said that there was none
-Z_HIDDEN = 2.0  # standard errors that a gain may hide in
 LATEST = (1, 2, 3, 4, 5, 7, 10)  # lengths of the last stretch that may be down
 # steps before a fall shows and after it was detected that its onset is judged by
 FAR = 64
 LATER = 24
-RAMPS = (*range(1, 8), *range(8, 32, 2), *range(32, 65, 8))  # points in which a fall may happen
-TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -89,161 +77,6 @@ class Verdict:
         }
 
 
-class _Stretch(NamedTuple):
-    """Scores from window[0] up to, not including, window[1]; (0, 0): held out before training."""
-
-    bound: float = -math.inf  # lower bound of the mean
-    mean: float = math.nan
-    window: tuple[int, int] = (0, 0)
-
-
-class _Curve:
-    """The scores so far: their means, their noise, and the best stretch of them."""
-
-    def __init__(self, episodes: int | None, group: int, enough: float) -> None:
-        self.episodes = episodes
-        self.group = group
-        self.enough = enough
-        self.n = float(episodes or 1)
-        self.steps: list[int] = []
-        self.scores: list[float] = []
-        self.sums = [0.0]
-        # held-out success before training, and of how many episodes
-        self.untrained: tuple[float, int] | None = None
-        # the best that begins with the run, the best of all
-        self.start = _Stretch()
-        self.top = _Stretch()
-        self._jumps: list[float] = []  # squared differences of neighbours over their binomial variance
-        # of these, how many phi counts, and their sum
-        self._known = 0
-        self._total = 0.0
-
-    def add(self, step: int, score: float) -> None:
-        if self.scores:
-            before = self.scores[-1]
-            p = min(max((score + before) / 2, 0.5 / self.n), 1 - 0.5 / self.n)
-            self._jumps.append((score - before) ** 2 / (2 * (p * (1 - p) / self.n if self.episodes else 1.0)))
-        self.steps.append(step)
-        self.scores.append(score)
-        self.sums.append(self.sums[-1] + score)
-
-    @property
-    def phi(self) -> float:
-        """How many times the binomial variance a step has; of a score of unknown size its variance."""
-        if self.episodes:
-            return max(1.0, (PRIOR * (1 + self.group) / 2 + self._total) / (PRIOR + self._known))
-        return max(self._total / max(self._known, 1), TINY)
-
-    def mean(self, first: int, last: int | None = None) -> float:
-        last = len(self.scores) if last is None else last
-        return (self.sums[last] - self.sums[first]) / (last - first)
-
-    def spread(self, mean: float, steps: int) -> float:
-        """Standard error of the mean of so many steps; never 0, also of a mean of 0 or 1."""
-        n = self.n * steps / self.phi
-        p = (mean * n + 0.5) / (n + 1)
-        return math.sqrt((p * (1 - p) if self.episodes else 1.0) / n)
-
-    def gain(self, score: float | np.ndarray, p: float | np.ndarray, q: float) -> float | np.ndarray:
-        """Log-likelihood ratio of mean p over mean q for one step."""
-        if not self.episodes:
-            return self.n / self.phi * ((score - q) ** 2 - (score - p) ** 2) / 2
-        p = np.clip(p, TINY, 1 - TINY)
-        q = min(max(q, TINY), 1 - TINY)
-        return self.n / self.phi * (score * np.log(p / q) + (1 - score) * np.log((1 - p) / (1 - q)))
-
-    def at(self, loss: float, of: float) -> float:
-        """`of` less a share of it; of a score that can be negative, less that share of the way above its
-        start.
-        """
-        return of - loss * max(abs(of), of - min(0.0, self.scores[0]))
-
-    def keep_best(self, settled: bool) -> None:
-        """Look whether a window that ends here is the best so far; when `settled`, no fall is under way, for
-        phi.
-        """
-        if settled:
-            self._total += sum(self._jumps[self._known :])
-            self._known = len(self._jumps)
-        end = len(self.scores)
-        length = WINDOW
-        if not self.episodes and self._known < WINDOW - 1:
-            return  # the noise is not known yet
-        if end < WINDOW and not self.untrained:
-            self._offer(0, end, 3.0)
-        while length <= end:
-            self._offer(end - length, end, math.sqrt(2 * math.log(1 + end / WINDOW)) if length < end else Z)
-            length *= 2
-
-    def _offer(self, first: int, end: int, z: float) -> None:
-        mean = self.mean(first, end)
-        found = _Stretch(self.bound(mean, self.n * (end - first) / self.phi, z), mean, (first, end))
-        self.start = max(self.start, found) if first == 0 else self.start
-        self.top = max(self.top, found)
-
-    def bound(self, mean: float, n: float, z: float) -> float:
-        if not self.episodes:
-            return mean - z / math.sqrt(n)
-        centre = mean + z * z / (2 * n)
-        half = z * math.sqrt(mean * (1 - mean) / n + (z / (2 * n)) ** 2)
-        return max(0.0, (centre - half) / (1 + z * z / n))
-
-    @property
-    def best(self) -> _Stretch:
-        """The best stretch of a run that seems to have learned; of any other what it began with: its top is
-        luck.
-        """
-        return self.top if self.gained >= self.enough else self.start
-
-    def apart(self, stretch: _Stretch, level: float, steps: int) -> float:
-        """Log-likelihood ratio of two means, of a stretch and of `level` over so many steps, over a common
-        one.
-        """
-        first, last = stretch.window
-        size = last - first if last else self.untrained[1] * self.phi / self.n if self.untrained else 0.0
-        common = (size * stretch.mean + steps * level) / (size + steps)
-        own = ((size, stretch.mean), (steps, level))
-        return sum(weight * float(self.gain(mean, mean, common)) for weight, mean in own)
-
-    def flat_word(self) -> Outcome:
-        """Return the word for a curve without a gain: whether it had room to rise, and whether a rise would
-        have shown.
-        """
-        head = min(WINDOW, len(self.scores))
-        tail = min(FINAL, len(self.scores))
-        end = self.mean(len(self.scores) - tail)
-        begin = self.mean(0, head)
-        if not self.episodes:
-            return "no_learning"  # of unknown size: `sorl.measures.unsized` knows more
-        if min(begin, end) >= SATURATED:
-            return "saturated"
-        error = math.hypot(self.spread(begin, head), self.spread(end, tail))
-        hidden = end - begin + Z_HIDDEN * error
-        return "no_clear_change" if hidden >= LEAST_GAIN else "no_learning"
-
-    @property
-    def luck(self) -> float:
-        """Nats by which the top flatters: it is the most of about one window in five steps."""
-        return math.log(max(1.0, len(self.scores) / WINDOW))
-
-    @property
-    def gained(self) -> float:
-        """Evidence in nats, z^2 / 2, that the top lies above the start (held out, else the
-        first five steps).
-        """
-        first, last = self.top.window
-        head = min(WINDOW, len(self.scores))
-        if not last:
-            return 0.0
-        if self.untrained:
-            start, asked = self.untrained
-            error = math.sqrt(max(start * (1 - start), 0.25 / asked) / asked)
-        else:
-            error = self.spread(start := self.mean(0, head), head)
-        gain = max(0.0, self.top.mean - start)
-        return gain**2 / (error**2 + self.spread(self.top.mean, last - first) ** 2) / 2
-
-
 @dataclass
 class _Cusum:
     """A CUSUM: the evidence for a change, in nats, and the index at which it most likely began."""
@@ -265,7 +98,7 @@ class _Cusum:
 class _FallRule:
     """The rule at one loss: at most one open fall, and those before it."""
 
-    def __init__(self, curve: _Curve, settings: CollapseSettings, loss: float) -> None:
+    def __init__(self, curve: Curve, settings: CollapseSettings, loss: float) -> None:
         self.curve = curve
         self.settings = settings
         self.loss = loss
@@ -359,44 +192,14 @@ class _FallRule:
         at = self.curve.steps.index(fall.detection)
         first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
         end = min(len(curve.scores), 2 * at - since + LATER)
-        low, middle, high = onset(curve, max(first, self.up_since, 2 * since - at - FAR), at, end, fall.best)
+        earliest = max(first, self.up_since, 2 * since - at - FAR)
+        onset = find_onset(curve, earliest, at, end, fall.best)
         return replace(
-            fall, onset=curve.steps[middle], onset_low=curve.steps[low], onset_high=curve.steps[high]
+            fall,
+            onset=curve.steps[onset.estimate],
+            onset_low=curve.steps[onset.low],
+            onset_high=curve.steps[onset.high],
         )
-
-
-def onset(curve: _Curve, first: int, at: int, end: int, best: float) -> tuple[int, int, int]:
-    """Return where a fall begins: (low, estimate, high), indices of the last point before it; low to high is
-    95 %.
-
-    Model: scores are at a level a up to point t, fall to b along a straight line of r points, and stay there.
-    Every t in [first, at), before the detection, and r of RAMPS is tried on the scores up to `end`, with a
-    the mean of what comes before (of fewer than three points `best`: what was known of the run before them)
-    and b that of what follows. The estimate has the highest likelihood; the interval is every t whose best r
-    comes within 1.92 nats of it (profile likelihood, half the 95 % point of chi-squared with one degree of
-    freedom).
-    """
-    scores = np.asarray(curve.scores[first:end])
-    found = np.full(len(scores), -math.inf)
-    found[0] = TINY  # of one point
-    before = scores.cumsum() / np.arange(1, len(scores) + 1)
-    top = np.where(np.arange(len(scores)) < 2, best, before)
-    # a gain asks for the mean of the points only
-    stay = np.arange(1, len(scores) + 1) * curve.gain(before, top, best)
-    left = np.arange(len(scores), 0, -1)  # points from each on
-    after = scores[::-1].cumsum()[::-1] / left
-    for r in (r for r in RAMPS if r < len(scores)):
-        high = top[: len(scores) - r]
-        level = np.minimum(after[r:], high)
-        likelihood = stay[: len(level)] + left[r:] * curve.gain(after[r:], level, best)
-        if r > 1:
-            slope = sliding_window_view(scores[1:-1], r - 1)
-            line = high[:, None] + (level - high)[:, None] * np.arange(1, r) / r
-            likelihood = likelihood + np.sum(curve.gain(slope, line, best), axis=1)
-        found[: len(level)] = np.maximum(found[: len(level)], likelihood)
-    found = found[: max(1, at - first)]
-    near = np.flatnonzero(found >= found.max() - 1.92)
-    return first + int(near[0]), first + int(found.argmax()), first + int(near[-1])
 
 
 class Watch:
@@ -410,7 +213,7 @@ class Watch:
         from sorl.spec import CollapseSettings
 
         self.settings = settings or CollapseSettings()
-        self._curve = _Curve(episodes, group, -math.log(self.settings.false_ending))
+        self._curve = Curve(episodes, group, -math.log(self.settings.false_ending))
         self._severe = _FallRule(self._curve, self.settings, self.settings.severe)
         self._mild = _FallRule(self._curve, self.settings, self.settings.mild)
         self._hard = RuleWatch(HARD)
@@ -428,7 +231,7 @@ class Watch:
         asked = measured.get("heldout_episodes")
         if not curve.scores and share is not None and asked:
             curve.untrained = float(share), int(asked)
-            curve.start = curve.top = _Stretch(curve.bound(*curve.untrained, Z), float(share))
+            curve.start = curve.top = Stretch(curve.bound(*curve.untrained, Z), float(share))
         if broken := score is not None and not math.isfinite(score):
             message = f"success is {score}: nothing can be measured any more"
             events.append(Event(step, "non_finite", "critical", message, "success", score))
@@ -527,49 +330,3 @@ def judge(
     for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):
         watch.step(step, {"success": score})
     return watch.verdict
-
-
-# What each setting of the collapse rule is and why its default is what it is.
-COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
-    "severe": (
-        "share of the best that a collapse loses",
-        "published collapses lose more than half; noise does not",
-    ),
-    "mild": ("share of the best that a mild fall loses", "the smallest loss that a user would act on"),
-    "false_collapse": (
-        "one run in 1 / this that lost nothing may be called collapsed",
-        "a table of a hundred runs has about one wrong word; the measured rates are in docs/collapse.md",
-    ),
-    "false_ending": (
-        (
-            "one run in 1 / this that lost nothing may be called falling; the same odds for recovered and "
-            "for learned"
-        ),
-        "said once, at the end of a run, so that no second look can take it back",
-    ),
-}
-
-
-def collapse_rule() -> str:
-    """Markdown: when a run has collapsed, since when, whether it came back, and the events that need no
-    smoothing.
-    """
-    from sorl.spec import CollapseSettings
-
-    defaults = CollapseSettings()
-    settings = (
-        [f"`collapse.{n}`", f"{getattr(defaults, n):g}", *reasons] for n, reasons in COLLAPSE_REASONS.items()
-    )
-    hard = ([f"`{rule.kind}`", rule.happens, rule.reason] for rule in HARD)
-    words = ([f"`{word}`", meaning] for word, meaning in MEANINGS.items())
-    text = files(__package__).joinpath("collapse_rule.md").read_text(encoding="utf-8")
-    return text.format(
-        prior=PRIOR,
-        window=WINDOW,
-        twice_window=2 * WINDOW,
-        four_times_window=4 * WINDOW,
-        final=FINAL,
-        outcomes=markdown_table(("outcome", "the run"), words),
-        settings=markdown_table(("setting", "default", "meaning", "reason"), settings),
-        hard_events=markdown_table(("event", "happens when", "reason"), hard),
-    )

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from sorl.measures.collapse import RAMPS, Watch, judge, onset
+from sorl.collapse.onset import RAMPS, find_onset
+from sorl.collapse.rule import Watch, judge
 from sorl.spec import COLLAPSED, OUTCOMES, CollapseSettings
 
 # Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends
@@ -160,7 +161,7 @@ def test_the_onset_is_the_most_likely_line_of_all_that_are_tried(episodes: int |
         for at in {points, max(1, points - 3)}:  # nothing at the detection or later begins the fall
             tried = likelihood[:at]
             near = [t for t in range(at) if tried[t] >= max(tried) - 1.92]
-            assert onset(curve, 0, at, points, best) == (near[0], tried.index(max(tried)), near[-1])
+            assert find_onset(curve, 0, at, points, best) == (near[0], tried.index(max(tried)), near[-1])
 
 
 @pytest.mark.parametrize(

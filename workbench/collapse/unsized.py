@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sorl.measures.collapse import FINAL, SATURATED, WINDOW, Drop, Verdict
-from sorl.measures.rules import HARD, Event, RuleWatch
+from sorl.collapse.curve import FINAL, SATURATED, WINDOW
+from sorl.collapse.events import HARD, Event, RuleWatch
+from sorl.collapse.rule import Drop, Verdict
 from sorl.spec import Outcome
 
 FEWEST = 12  # points, below which no verdict is given

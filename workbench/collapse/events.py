@@ -3,7 +3,7 @@ guard.
 
 A rule is declared once and evaluated one way. At each step its condition holds, does not hold, or cannot be
 judged (nothing was measured, so nothing changes); the event comes at the step at which it begins to hold. The
-collapse rule (collapse.py) raises events of the same type.
+collapse rule (rule.py) raises events of the same type.
 """
 
 import math
