@@ -19,7 +19,7 @@ ROOMS = (
     "learn",
     "recording",
     "importing",
-    "integrations",
+    "trainers",
     "store",
     "grid",
     "analysis",
@@ -29,6 +29,7 @@ ROOMS = (
     "audit",
     "app",
     "cli",
+    "integrations",
 )
 IN_FULL = ("learn", "store", "diagnosis", "app")  # rooms whose files are named one by one
 NUCLEUS = ("batch.py", "objective", "algorithms", "learn/loop.py", "learn/update.py", "learn/rollouts.py")

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from sorl.audit import Check, audit, declaration_of, table_checks
 from sorl.audit.comparison import spacing
-from sorl.integrations import trl, verl
 from sorl.recording.ledger import Clip
 from sorl.spec import BatchesSettings
 from sorl.store import batches
+from sorl.trainers import trl, verl
 from tests.cli.command import done, sorl, told
-from tests.integrations.fake_trl import FakeGRPO
-from tests.integrations.fake_verl import Config, FakeVerl, actor
 from tests.recording.local import Local
+from tests.trainers.fake_trl import FakeGRPO
+from tests.trainers.fake_verl import Config, FakeVerl, actor
 
 VOCABULARY = 16
 GROUPS = 4

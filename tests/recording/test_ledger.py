@@ -352,8 +352,8 @@ TRL = """
 START = """
     import sys, time, torch
     from pathlib import Path
-    from tests.integrations.fake_trl import FakeGRPO
-    from sorl.integrations.trl import record
+    from tests.trainers.fake_trl import FakeGRPO
+    from sorl.trainers.trl import record
     from sorl.recording import Clip, Ledger
     runs, run = sys.argv[1:]
     rollouts = FakeGRPO().told["rollouts"]

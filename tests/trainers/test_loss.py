@@ -16,24 +16,23 @@ import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
 from sorl.algorithms import ALGORITHMS, resolve
-from sorl.integrations.losses import (
+from sorl.objective import Normaliser, policy_loss, statistics
+from sorl.spec import InputError
+from sorl.trainers.loss import (
     COUNTS,
     Loss,
-    TrlLoss,
     feedable,
-    mask_of,
     metrics,
     micro_statistics,
     refusal,
-    skyrl_loss,
     split_note,
-    tinker_loss,
 )
-from sorl.objective import Normaliser, policy_loss, statistics
-from sorl.spec import InputError
-from tests.integrations.fake_trl import micro_batches
-from tests.integrations.fake_verl import recorded
+from sorl.trainers.skyrl import skyrl_loss
+from sorl.trainers.tinker import tinker_loss
+from sorl.trainers.trl_loss import TrlLoss, mask_of
 from tests.objective.batches import plain
+from tests.trainers.fake_trl import micro_batches
+from tests.trainers.fake_verl import recorded
 
 B = 8
 T = 18

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from sorl.algorithms import resolve
-from sorl.integrations import verl
-from sorl.integrations.losses import feedable
 from sorl.spec import InputError
 from sorl.store import batches
-from tests.integrations.fake_verl import Config, FakeVerl, actor
-from tests.integrations.test_losses import ours, whole
+from sorl.trainers import verl
+from sorl.trainers.loss import feedable
 from tests.recording.local import Local, read
+from tests.trainers.fake_verl import Config, FakeVerl, actor
+from tests.trainers.test_loss import ours, whole
 
 NAMES = {
     "log_prob_old": "old_log_probs",

@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import torch
 
-from tests.integrations.fake_trl import micro_batches
+from tests.trainers.fake_trl import micro_batches
 
 RECORDED = Path(__file__).with_name("verl_0_9_1.npz")
 PADDED = ("response_mask", "old_log_probs", "advantages", "rollout_log_probs", "ref_log_prob")

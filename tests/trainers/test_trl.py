@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from sorl.audit import witness_checks, witness_tables
-from sorl.integrations import trl
 from sorl.spec import InputError
 from sorl.store import batches
-from tests.integrations.fake_trl import FakeGRPO
+from sorl.trainers import trl
 from tests.recording.local import Local, read
+from tests.trainers.fake_trl import FakeGRPO
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sorl.integrations.trl_guard import Guard, guard
 from sorl.spec import InputError
+from sorl.trainers.trl_guard import Guard, guard
 
 RUINED_AT = 40
 UPDATES = 90
