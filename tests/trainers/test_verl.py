@@ -14,7 +14,7 @@ import torch
 from sorl.algorithms import resolve
 from sorl.spec import InputError
 from sorl.store import batches
-from sorl.trainers import verl
+from sorl.trainers import verl, verl_mode, verl_recorder
 from sorl.trainers.loss import feedable
 from tests.recording.local import Local, read
 from tests.trainers.fake_verl import Config, FakeVerl, actor
@@ -31,9 +31,9 @@ NAMES = {
 def fake(monkeypatch):
     """The plugin as verl loads it."""
     monkeypatch.delenv("SORL_RECORD", raising=False)
-    monkeypatch.setattr(verl, "Ledger", Local)
+    monkeypatch.setattr(verl_recorder, "Ledger", Local)
     found = FakeVerl(monkeypatch)
-    verl.loss_of.cache_clear()
+    verl_mode.loss_of.cache_clear()
     verl.install()
     return found
 
@@ -163,7 +163,7 @@ def test_turns_groups_rewards_and_texts_are_those_of_the_batch_without_the_rows_
 )
 def test_a_loss_of_ours_has_the_gradient_of_our_loop_over_the_whole_update(fake, recorded, loss, passes):
     engine, folder = recorded(loss)
-    asked = verl.Mode.of(f"sorl:{loss}")
+    asked = verl_mode.Mode.of(f"sorl:{loss}")
     algorithm = resolve(asked.name, dict(asked.slots)).within(64)
     assert engine.forwards == passes  # of the statistics that compare a whole update
     for update in (slice(start, start + 2) for start in range(0, 16, 2)):
@@ -191,16 +191,16 @@ def test_a_loss_of_ours_has_the_gradient_of_our_loop_over_the_whole_update(fake,
 
 def test_a_loss_mode_says_the_slots_and_what_to_record(monkeypatch):
     monkeypatch.delenv("SORL_RECORD", raising=False)
-    mode = verl.Mode.of("sorl:dapo?select=none&clip.high=0.3&record=/data/runs/x&every=10")
+    mode = verl_mode.Mode.of("sorl:dapo?select=none&clip.high=0.3&record=/data/runs/x&every=10")
     assert (mode.name, mode.slots) == ("dapo", {"select": "none", "clip": {"high": 0.3}})
     assert mode.knobs == {"record": "/data/runs/x", "every": 10}
-    assert verl.Mode.of("vanilla").knobs == {}
-    assert verl.Mode.of("sorl:vanilla").knobs == {"record": "runs/verl"}
+    assert verl_mode.Mode.of("vanilla").knobs == {}
+    assert verl_mode.Mode.of("sorl:vanilla").knobs == {"record": "runs/verl"}
     monkeypatch.setenv("SORL_RECORD", "runs/all&every=5")
-    assert verl.Mode.of("gspo").knobs == {"record": "runs/all", "every": 5}
-    assert verl.Mode.of("sorl:st-ppo").knobs == {"record": "runs/all", "every": 5}
+    assert verl_mode.Mode.of("gspo").knobs == {"record": "runs/all", "every": 5}
+    assert verl_mode.Mode.of("sorl:st-ppo").knobs == {"record": "runs/all", "every": 5}
     with pytest.raises(InputError, match=r"verl's own loss has no slot 'clip\.low'"):
-        verl.Mode.of("sorl:vanilla?clip.low=0.1")
+        verl_mode.Mode.of("sorl:vanilla?clip.low=0.1")
 
 
 def test_every_algorithm_that_a_loss_can_carry_is_registered_and_a_variant_when_it_is_configured(fake):
