@@ -10,7 +10,7 @@ import streamlit as st
 from markupsafe import Markup
 
 from sorl.analysis import compare
-from sorl.analysis.region import headline, readable_series
+from sorl.analysis.region_words import headline, readable_series
 from sorl.analysis.runs import with_updates
 from sorl.app import page, theme
 from sorl.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
