@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sorl.app.curve_data import Chosen, Drawing, Window, first_alarms, onsets, origins, panel
+from sorl.app.data import Chosen, Drawing, Window, first_alarms, onsets, origins, panel
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import Panel, curves
 from sorl.app.sentences.collapse import first_warning, headline

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from sorl.app import transcript as html
-from sorl.app.curve_data import Fall
+from sorl.app.choices import ranked, worst_epoch
+from sorl.app.data import Fall
 from sorl.app.episode_data import Side, in_epoch, pieces
-from sorl.app.experiments import ranked, worst_epoch
 from sorl.app.overlay import OVERLAYS, Scale
 from sorl.app.screens import episode as screen
 from sorl.app.sentences.episode import difference, ending, verdict

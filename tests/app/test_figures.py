@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sorl.analysis.survival import curve
-from sorl.app.curve_data import Fall, Window, alarm_leads, banded, lone
+from sorl.app.data import Fall, Window, alarm_leads, banded, lone
 from sorl.app.figures import runs as of_runs
 from sorl.app.figures.common import AXES, KINDS
 from sorl.app.figures.curves import GROUPS, Marks, Panel, Threshold, _stacked, chart, curves, single_out

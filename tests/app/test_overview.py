@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sorl.analysis.runs import outcomes
-from sorl.app.experiments import differing, settings_of_runs
+from sorl.app.choices import differing, settings_of_runs
 from sorl.app.run_search import find_runs
 from sorl.app.screens.overview import reason, rows, worst
 from sorl.diagnosis.finding import Cause, Clue, Diagnosis, Finding

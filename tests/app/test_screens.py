@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sorl.analysis import compare
 from sorl.analysis.runs import runs as runs_of
 from sorl.app import page, store
-from sorl.app.experiments import choices_of, default_arms, differing, seeds_of
+from sorl.app.choices import choices_of, default_arms, differing, seeds_of
 from sorl.app.export import file_name
 from sorl.app.figures.common import AXES
 from sorl.app.page import SCREENS, TITLES, tab_title

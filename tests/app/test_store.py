@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.app import curve_data
+from sorl.app import data
 from sorl.app import store as module
-from sorl.app.curve_data import (
+from sorl.app.data import (
     CLOCKS,
     Chosen,
     Drawing,
@@ -364,15 +364,15 @@ def test_a_baseline_is_taken_off_at_the_same_step_and_said_in_the_unit(store: St
     np.testing.assert_allclose(differences["ppo"], lines["ppo"] - lines["st-ppo"])
     assert (differences["st-ppo"] == 0).all()
     assert (less.unit, less.marks.thresholds, less.marks.alarms) == (f"{plain.unit}, minus st-ppo", (), None)
-    left = curve_data.minus(seeds(3), banded(seeds(2)), "ppo")
+    left = data.minus(seeds(3), banded(seeds(2)), "ppo")
     assert left["bucket"].tolist() == [0, 1], "only where the baseline has a line"
-    saved = curve_data.drawn([plain])
+    saved = data.drawn([plain])
     assert set(saved["n"].dropna()) == {1}
     assert set(saved["run_id"].dropna()) == {"a", "b"}, "seeds that are drawn alone are saved too"
 
 
 def test_only_recorded_clocks_are_offered(store: Store) -> None:
-    assert [curve_data.clocks(store, runs) for runs in (RUNS, RUNS.head(0))] == [
+    assert [data.clocks(store, runs) for runs in (RUNS, RUNS.head(0))] == [
         ["updates", "tokens", "seconds"],
         [],
     ]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from sorl.app.curve_data import Row
+from sorl.app.data import Row
 from sorl.app.run_search import find_runs
 from sorl.app.store import Store
 from sorl.spec import InputError

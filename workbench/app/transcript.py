@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 from markupsafe import Markup
 
 from sorl.app import theme
-from sorl.app.curve_data import Row
+from sorl.app.data import Row
 from sorl.app.episode_data import READ, Piece, Side, entry, heaviest, largest, pieces, text_pieces, texts_of
 from sorl.app.overlay import Scale
 from sorl.app.sentences.episode import quoted

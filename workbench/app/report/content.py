@@ -26,7 +26,7 @@ from sorl.analysis.results import SERIES, Results
 from sorl.analysis.runs import KEPT, nested, settings
 from sorl.analysis.survival import collapses, curve, observed
 from sorl.app import theme
-from sorl.app.curve_data import CARRIED, banded, carried, lone, onset_of, stopped
+from sorl.app.data import CARRIED, banded, carried, lone, onset_of, stopped
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import Panel, curves
 from sorl.app.figures.maps import region as region_figure

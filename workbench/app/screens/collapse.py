@@ -3,8 +3,8 @@
 from sorl.analysis import compare
 from sorl.analysis.survival import curve, observed
 from sorl.app import export
-from sorl.app.curve_data import alarmed, first_alarms, origins
-from sorl.app.experiments import Arms, choose_arms
+from sorl.app.choices import Arms, choose_arms
+from sorl.app.data import alarmed, first_alarms, origins
 from sorl.app.figures.common import AXES
 from sorl.app.figures.runs import leads, letters, survival, timeline
 from sorl.app.page import EPISODE, answer, heading, look, note, open_screen, run_links, screen, table

@@ -10,9 +10,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sorl.analysis import differences as apart_data
-from sorl.app import curve_data as data
-from sorl.app import export
-from sorl.app.experiments import Arms, choose_arms, differing, settings_of_runs
+from sorl.app import data, export
+from sorl.app.choices import Arms, choose_arms, differing, settings_of_runs
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves, single_out
 from sorl.app.page import address, anchor, answer, heading, look, note, run_links, screen, table

@@ -13,9 +13,7 @@ from sorl.analysis import compare
 from sorl.analysis.region_words import headline, readable_series
 from sorl.analysis.runs import with_updates
 from sorl.app import page, theme
-from sorl.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
-from sorl.app.episode_data import side_of
-from sorl.app.experiments import (
+from sorl.app.choices import (
     choose_experiment,
     differing,
     is_region,
@@ -27,6 +25,8 @@ from sorl.app.experiments import (
     styles,
     watched,
 )
+from sorl.app.data import STATES, Chosen, Row, Window, extent, fall_of, stands
+from sorl.app.episode_data import side_of
 from sorl.app.export import button, drawing
 from sorl.app.figures.matrix import layout, matrix, parts
 from sorl.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table

@@ -9,7 +9,7 @@ from sorl.analysis import region as analysis
 from sorl.analysis import region_words
 from sorl.analysis.runs import KEPT, NOT_DEAD
 from sorl.app import export, page
-from sorl.app.experiments import is_region, question
+from sorl.app.choices import is_region, question
 from sorl.app.figures import maps
 from sorl.app.page import address, anchor, note
 from sorl.app.store import Store

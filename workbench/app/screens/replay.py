@@ -14,7 +14,7 @@ import streamlit as st
 
 from sorl.algorithms import ALGORITHMS, CORE
 from sorl.app import export, page
-from sorl.app.experiments import choose_experiment, choose_run, first_run, runs, watched
+from sorl.app.choices import choose_experiment, choose_run, first_run, runs, watched
 from sorl.app.figures.curves import chart
 from sorl.app.page import address, anchor, episode_address, links, look, note, say, screen
 from sorl.app.store import Store, dictionary

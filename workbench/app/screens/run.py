@@ -16,8 +16,17 @@ from markupsafe import Markup
 from rich.filesize import decimal
 
 from sorl.analysis.runs import nested
-from sorl.app import experiments, export, page, theme
-from sorl.app.curve_data import (
+from sorl.app import export, page, theme
+from sorl.app.choices import (
+    choose_experiment,
+    choose_run,
+    ranked,
+    runs,
+    settings_of,
+    styles,
+    watched,
+)
+from sorl.app.data import (
     Chosen,
     Drawing,
     Row,
@@ -33,14 +42,6 @@ from sorl.app.curve_data import (
 )
 from sorl.app.difference_part import TITLE as DIFFERENCE
 from sorl.app.difference_part import show_difference
-from sorl.app.experiments import (
-    choose_experiment,
-    choose_run,
-    ranked,
-    runs,
-    settings_of,
-    watched,
-)
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.runs import career, shares, spending
@@ -144,7 +145,7 @@ class _Shown(NamedTuple):
     @property
     def styles(self) -> theme.Styles:
         """How its arm is drawn."""
-        return experiments.styles(self.each, [self.now["arm"]])
+        return styles(self.each, [self.now["arm"]])
 
     @property
     def colour(self) -> str:

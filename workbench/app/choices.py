@@ -16,7 +16,7 @@ from sorl.algorithms import resolve
 from sorl.analysis import runs as recorded
 from sorl.analysis.region import region_file
 from sorl.app import theme
-from sorl.app.curve_data import Row, fall_of, stands
+from sorl.app.data import Row, fall_of, stands
 from sorl.app.figures.runs import Signal
 from sorl.app.page import Empty, address, anchor, links, look, note
 from sorl.app.store import Diagnostics, Store
