@@ -23,8 +23,8 @@ from sorl.app.data import Chosen, Drawing, Window, onsets, panel
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.maps import ACROSS, Measure, colour_scale, heat
+from sorl.app.queries import Diagnostics, Store, dictionary
 from sorl.app.screens.turns import CELLS, FIRST, Turns
-from sorl.app.store import Diagnostics, Store, dictionary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from sorl.algorithms import ALGORITHMS, differences
+from sorl.app.queries import Diagnostics
 from sorl.app.screens.glossary import _EXAMPLE, entries, entry_text, formula_html, rule_picture, search
-from sorl.app.store import Diagnostics
 from sorl.app.text import html_text
 from sorl.app.theme import DARK
 from sorl.collapse.rule import judge

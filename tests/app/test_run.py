@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from sorl.app import page
 from sorl.app.choices import runs as runs_of
 from sorl.app.data import first_alarm, first_alarms, stands
+from sorl.app.queries import Store, dictionary
 from sorl.app.screens import replay
 from sorl.app.screens.run import as_it_is, findings, held_out, not_finite, settings, told
-from sorl.app.store import Store, dictionary
 from sorl.app.text import percent
 from sorl.diagnosis.report import place
 from sorl.spec import InputError

@@ -19,7 +19,7 @@ from sorl.app import theme
 from sorl.app.data import Row, fall_of, stands
 from sorl.app.figures.runs import Signal
 from sorl.app.page import Empty, address, anchor, links, look, note
-from sorl.app.store import Diagnostics, Store
+from sorl.app.queries import Diagnostics, Store
 from sorl.app.text import few, number, percent, setting, times, word
 from sorl.app.url import about, choose, choose_many
 from sorl.diagnosis.standing import counted

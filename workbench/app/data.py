@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from sorl.app.figures.curves import Marks, Panel, Threshold
+from sorl.app.queries import Diagnostics, Store
 from sorl.app.smoothing import UNSMOOTHED, Smoothing, smooth
-from sorl.app.store import Diagnostics, Store
 from sorl.diagnosis.standing import counted, from_onset
 
 # x-axis -> the column of `step` that adds up to it

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sorl.app.choices import worst_epoch
 from sorl.app.data import Row
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.spec.spelling import spelled
 
 STANDS_OUT = 2.0  # a turn or a token stands out that has at least twice the gradient of the next

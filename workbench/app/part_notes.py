@@ -10,7 +10,7 @@ import streamlit as st
 
 from sorl.app.data import Row
 from sorl.app.page import anchor, episode_address, note, say
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.app.text import tag, word
 from sorl.spec import InputError
 from sorl.store.notes import LONGEST

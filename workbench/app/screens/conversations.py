@@ -20,8 +20,8 @@ from sorl.app.conversation_search import (
 from sorl.app.data import Row
 from sorl.app.figures.hits import share_of_hits
 from sorl.app.page import anchor, answer, episode_address, look, note, say, screen
+from sorl.app.queries import Store
 from sorl.app.sentences.conversations import describe_hits, describe_kept
-from sorl.app.store import Store
 from sorl.app.text import number, percent, table_html, tag, word
 from sorl.app.url import choose, search_box
 

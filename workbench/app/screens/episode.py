@@ -38,8 +38,8 @@ from sorl.app.page import (
     screen,
 )
 from sorl.app.part_notes import notes_of, show_notes, token_notes, write_note
+from sorl.app.queries import Diagnostics, Store, dictionary, notation
 from sorl.app.sentences.episode import answered, credit, difference, ending, text_kept, verdict
-from sorl.app.store import Diagnostics, Store, dictionary, notation
 from sorl.app.text import tag, word
 from sorl.app.transcript import KEYS, legend, transcript, turn_strip, turn_table
 from sorl.app.url import choose, choose_number, follow, keep_number

@@ -15,7 +15,7 @@ from sorl.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
 from sorl.app import export
 from sorl.app.figures import common
 from sorl.app.page import address, anchor, answer, look, note, screen
-from sorl.app.store import LEVELS, Diagnostics, Store, dictionary
+from sorl.app.queries import LEVELS, Diagnostics, Store, dictionary
 from sorl.app.text import html_text, percent, table_html, tag
 from sorl.app.theme import Palette
 from sorl.app.url import choose, search_box

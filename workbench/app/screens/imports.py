@@ -10,7 +10,7 @@ from sorl.app import export, page, uploads
 from sorl.app.cited import panels_of
 from sorl.app.figures.evidence import evidence
 from sorl.app.page import address, anchor, answer, heading, links, look, note, say
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.app.text import few, table_html, tag
 from sorl.app.uploads import Given, Upload
 from sorl.app.url import about, choose

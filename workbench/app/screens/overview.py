@@ -30,11 +30,11 @@ from sorl.app.episode_data import side_of
 from sorl.app.export import button, drawing
 from sorl.app.figures.matrix import layout, matrix, parts
 from sorl.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
+from sorl.app.queries import Store, dictionary
 from sorl.app.run_search import find_runs
 from sorl.app.screens.region import draw, region_of
 from sorl.app.screens.run import told
 from sorl.app.sentences.episode import verdict
-from sorl.app.store import Store, dictionary
 from sorl.app.text import duration, html_text, number, tag
 from sorl.app.url import choose, choose_many, follow, keep, search_box
 from sorl.diagnosis.alerts import RATE

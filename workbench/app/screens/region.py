@@ -12,7 +12,7 @@ from sorl.app import export, page
 from sorl.app.choices import is_region, question
 from sorl.app.figures import maps
 from sorl.app.page import address, anchor, note
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.app.text import figure_text, number, tag
 from sorl.app.theme import styles
 from sorl.app.url import choose

@@ -47,9 +47,9 @@ from sorl.app.figures.curves import curves
 from sorl.app.figures.runs import career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
 from sorl.app.part_notes import note_events, notes_of, show_notes, write_note
+from sorl.app.queries import Diagnostics, Store, dictionary
 from sorl.app.sentences.compare import too_early_sentence
 from sorl.app.sentences.run import event_sentence, moment_sentence, rollback_sentence
-from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import duration, few, number, table_html, tag, word
 from sorl.app.url import choose_range
 from sorl.diagnosis.diagnose import diagnose

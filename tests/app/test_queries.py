@@ -1,10 +1,9 @@
-"""From the database to the screens: answers and background sync, then the points, buckets and cells of
+"""From the database to the screens: answers, then the points, buckets and cells of
 figures.
 """
 
 import math
 import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -16,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.app import data
-from sorl.app import store as module
+from sorl.app import data, queries
 from sorl.app.data import (
     CLOCKS,
     Chosen,
@@ -33,17 +31,17 @@ from sorl.app.data import (
 )
 from sorl.app.figures.common import is_wide
 from sorl.app.figures.maps import Measure
+from sorl.app.queries import QUERIES, WORDS, Diagnostics, Store, dictionary, notation
 from sorl.app.screens.turns import FIRST, Cell, Turns, listed
-from sorl.app.store import QUERIES, WORDS, BackgroundSync, Diagnostics, Store, dictionary, notation
 from sorl.measures import CATALOGUE
 from sorl.measures.declare import SYMBOLS
 from sorl.measures.declare import dictionary as declared
 from sorl.spec import InputError
 from sorl.store.connect import Busy, writer
 from sorl.store.reader import Reader
-from sorl.store.sync import SyncReport, sync
+from sorl.store.sync import sync
 from tests.app.conftest import SMALL, Patch, Read
-from tests.store.fixture import Shape, write_experiment, write_run, write_status
+from tests.store.fixture import Shape, write_run, write_status
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, mon
     write_run(runs, "demo", "b", shape=SMALL, seed=1)
     sync(runs)
     assert answers.computed("ids", ids) == ["a", "b"]
-    monkeypatch.setattr(module, "_REMEMBERED", 2 * module._RECORDS)
+    monkeypatch.setattr(queries, "_REMEMBERED", 2 * queries._RECORDS)
     small = Store(runs)
     asked = []
     for number in (1, 2, 3, 1):
@@ -115,7 +113,7 @@ def test_the_symbols_of_a_formula_are_defined_and_no_word_is_taken_for_one(
 
 
 def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(module, "_WAIT", 0.05)
+    monkeypatch.setattr(queries, "_WAIT", 0.05)
     answers = Store(runs)
     known = answers.computed("ids", ids)
     with writer(runs, 1.0) as connection:
@@ -151,55 +149,13 @@ def test_every_named_query_states_its_grain_and_runs(store: Store, name: str) ->
         "steps": [3],
         "trajectories": [0],
     }
-    grain, text = module.sql(name)
+    grain, text = queries.sql(name)
     assert grain.startswith("One row")
     used = {k: v for k, v in given.items() if re.search(rf"\${k}\b", text)}
     assert len(store.query(name, **used).columns) > 0
 
 
-def test_a_held_lock_delays_no_screen_and_the_next_look_syncs(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(module, "_LOCK", 0.05)
-    write_run(tmp_path, "demo", "a", shape=SMALL)
-    syncing = BackgroundSync(tmp_path)
-    with writer(tmp_path, 1.0):
-        began = time.monotonic()
-        syncing.look(0.0)
-        assert time.monotonic() - began < 1
-        syncing.look(30.0)
-        assert "not up to date" in syncing.notes[0]
-    syncing.look(30.0)
-    assert syncing.notes == []
-    assert Reader(tmp_path).rows("SELECT count(*) FROM step").rows[0][0] == 12
-
-
-def test_nothing_new_costs_no_sync_and_every_new_segment_is_noticed(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
-    calls: list[Path] = []
-    monkeypatch.setattr(module, "sync", lambda runs, **_: calls.append(runs) or SyncReport())
-    monkeypatch.setattr(module, "_PERIOD", 0.0)
-    run = write_run(tmp_path, "demo", "a", shape=SMALL)
-    syncing = BackgroundSync(tmp_path)
-    for _ in range(20):
-        syncing.look(30.0)
-    assert len(calls) == 1
-    for number, write in enumerate(
-        (
-            lambda: write_status(run, status="finished"),
-            lambda: write_experiment(tmp_path, "demo"),
-            lambda: write_run(tmp_path, "demo", "b", shape=SMALL),
-            lambda: (tmp_path / "other" / "c").mkdir(parents=True),
-        )
-    ):
-        write()
-        syncing.look(30.0)
-        assert len(calls) == number + 2
-
-
-def test_a_missing_folder_or_database_is_a_sentence_that_says_what_to_type(tmp_path: Path) -> None:
-    syncing = BackgroundSync(tmp_path / "nowhere")
-    syncing.look(30.0)
-    assert "no runs folder" in syncing.notes[0]
+def test_a_missing_database_is_a_sentence_that_says_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="sorl sync"):
         Store(tmp_path).query("experiments")
     assert Store(tmp_path).state() == ()
