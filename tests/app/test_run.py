@@ -21,7 +21,7 @@ from sorl.app.queries import Store, dictionary
 from sorl.app.screens import replay
 from sorl.app.screens.run import as_it_is, findings, held_out, not_finite, settings, told
 from sorl.app.text import percent
-from sorl.diagnosis.report import place
+from sorl.diagnosis.place import place
 from sorl.spec import InputError
 from sorl.spec.files import lock_file
 from sorl.spec.heartbeat import NAME, Doing

@@ -40,7 +40,8 @@ from sorl.app.url import choose, choose_many, follow, keep, search_box
 from sorl.diagnosis.alerts import RATE
 from sorl.diagnosis.changepoint import LOST
 from sorl.diagnosis.finding import Diagnosis
-from sorl.diagnosis.report import first_signals, in_order, is_later, likely, none_found
+from sorl.diagnosis.rank import in_order, is_later
+from sorl.diagnosis.sentences import first_signals, likely, none_found
 from sorl.spec import OUTCOMES, InputError
 from sorl.store import notes
 from sorl.store.connect import Busy

@@ -55,17 +55,11 @@ from sorl.app.url import choose_range
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import of_run
-from sorl.diagnosis.report import (
-    NOTHING,
-    early_warning,
-    first_signals,
-    in_order,
-    likely,
-    none_found,
-    not_checked,
-    opened,
-)
+from sorl.diagnosis.place import opened
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.sentences import NOTHING, early_warning, first_signals, likely, none_found
 from sorl.diagnosis.standing import counted, standing
+from sorl.diagnosis.unanswered import not_checked
 from sorl.spec import NOT_RISEN, InputError, RunSettings
 from sorl.spec.evidence import Check
 from sorl.spec.reading import Reading
