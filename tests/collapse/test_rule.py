@@ -298,13 +298,6 @@ def never_contradicts_itself(verdict):
     assert (columns["onset_low"] is None) == (not verdict.drops and not verdict.falling)
 
 
-def test_settings_of_the_rule_of_running_medians_are_read_and_unknown_ones_refused():
-    before = {"window": 5, "baseline": 5, "severe": 0.4, "mild": 0.2, "points": 5, "sigmas": 3.0}
-    assert CollapseSettings.model_validate(before) == CollapseSettings(severe=0.4)
-    with pytest.raises(ValueError, match="window"):
-        CollapseSettings.model_validate({"window": 5})
-
-
 def test_a_run_with_a_critical_event_is_never_healthy_and_a_crash_is_a_divergence_whatever_the_score():
     valid = [0.9] * 20 + [0.3] * 13
     rows = [{"success": s, "valid_action_frac": v} for s, v in zip(learned(), valid, strict=True)]

@@ -33,7 +33,7 @@ from sorl.spec.evidence import Check
 from sorl.store.batches import StoredBatch, StoredUpdate
 
 GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
-# What batches without a list of it say: those of sorl's own trainer, and those of older ledgers.
+# What a batch says that has no list of it.
 TOLD_BY_DEFAULT = frozenset({"group", "mask"})
 _UNTOLD_ARRAYS = {
     "log_prob": "log-probs of the policy at each update",
