@@ -19,12 +19,12 @@ from bench.crowd import EXPERIMENT, Size, ensure
 from bench.measure import Latency, Peer, Sample, answered
 from sorl.analysis.runs import runs as runs_of
 from sorl.app import theme
-from sorl.app.curve_data import Chosen, Drawing, Window, onsets, panel
+from sorl.app.data import Chosen, Drawing, Window, onsets, panel
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.maps import ACROSS, Measure, colour_scale, heat
+from sorl.app.queries import Diagnostics, Store, dictionary
 from sorl.app.screens.turns import CELLS, FIRST, Turns
-from sorl.app.store import Diagnostics, Store, dictionary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -31,7 +31,8 @@ from scipy.special import xlogy
 
 from sorl.analysis import results
 from sorl.analysis.stats import clopper_pearson
-from sorl.diagnostics import collapse
+from sorl.collapse.onset import Onset
+from sorl.collapse.rule import Watch
 from sorl.spec import NOT_RISEN
 from sorl.spec.markdown import markdown_table
 
@@ -140,12 +141,14 @@ def by_medians(
 
 
 # The search for onsets takes most of the time of a run that falls; no detection depends on it.
-undated = patch.object(collapse, "onset", lambda curve, first, at, end, best: (first, first, first))
+undated = patch(
+    "sorl.collapse.rule.find_onset", lambda curve, first, at, end, best: Onset(first, first, first)
+)
 
 
-def watched(run: Run, group: int, episodes: int = EPISODES) -> tuple[collapse.Watch, int | None]:
+def watched(run: Run, group: int, episodes: int = EPISODES) -> tuple[Watch, int | None]:
     """The present rule after a run, and its first detection."""
-    watch = collapse.Watch(None, episodes, group)
+    watch = Watch(None, episodes, group)
     found = None
     held = {"heldout_success": run[1][0], "heldout_episodes": run[1][1]} if run[1] else {}
     with undated:

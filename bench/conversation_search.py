@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from sorl.app.conversation_search import find_snippets, pattern_of, search_conversations
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.recording.segments import SegmentWriter, filled
 from sorl.store.sync import sync
 

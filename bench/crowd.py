@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sorl.diagnostics import CATALOGUE
+from sorl.measures import CATALOGUE
 from sorl.spec import Diagnostic, InputError, RunSettings, Unit
 from sorl.store.connect import database, writer
 from sorl.store.reader import Reader

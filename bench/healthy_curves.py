@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.collapse_rule import share, undated
-from sorl.diagnostics.collapse import Watch
+from sorl.collapse.rule import Watch
 from sorl.spec.markdown import markdown_table
 
 RUNS = 1000

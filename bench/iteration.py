@@ -21,8 +21,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from sorl.diagnostics.evidence import StepEvidence
 from sorl.learn.loop import Trainer
+from sorl.measures.evidence import StepEvidence
 from sorl.recording.recorder import Recorder
 from sorl.spec import RunSettings
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sorl.analysis.region import TEN_TO_NINETY, Trials, draw
+from sorl.analysis.region_fit import TEN_TO_NINETY, Trials, draw
 from sorl.grid.search import Rule, search
 
 STEP = 0.5  # doublings

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 import duckdb
 
-from sorl.app.store import sql
+from sorl.app.queries import sql
 from sorl.store.connect import HARDENED
 
 # SOME: runs of six arms, whose turns a heat map shows

@@ -14,9 +14,9 @@ import typer
 from bench.measure import Comparison, Side, Target, Work, alternate, timed
 from bench.training import Scene, sampled
 from sorl.algorithms import CORE, resolve
-from sorl.diagnostics import CATALOGUE, measure_turns
-from sorl.diagnostics.evidence import Evidence, Rollouts
 from sorl.learn.update import Learner
+from sorl.measures import CATALOGUE, measure_turns
+from sorl.measures.evidence import Evidence, Rollouts
 from sorl.recording.recorder import Recorder
 from sorl.spec import WorldSettings
 from sorl.store.batches import StoredBatch, StoredUpdate

@@ -24,8 +24,6 @@ from sorl.agent.engines.hf import HFEngine
 from sorl.agent.worlds.facts import Facts
 from sorl.algorithms import resolve
 from sorl.batch import Batch
-from sorl.diagnostics import measure as measure_step
-from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
 from sorl.grid.cell import merge
 from sorl.learn import networks
 from sorl.learn.faults import Fault
@@ -35,6 +33,8 @@ from sorl.learn.rollout import Rollout, batch_of
 from sorl.learn.rollouts import Sampler
 from sorl.learn.update import Learner
 from sorl.learn.warmstart import ensure
+from sorl.measures import measure as measure_step
+from sorl.measures.evidence import Evidence, Known, Rollouts, StepEvidence
 from sorl.objective import Algorithm
 from sorl.objective.pipeline import prepare
 from sorl.recording.recorder import Recorder

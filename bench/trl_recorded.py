@@ -498,7 +498,7 @@ def main(argv: list[str] | None = None) -> None:
     watched = Watched()
     kind = GRPOTrainer
     if options.ours:
-        from sorl.integrations.losses import TrlLoss
+        from sorl.trainers.trl_loss import TrlLoss
 
         kind = type("Mine", (TrlLoss, GRPOTrainer), {"loss": options.ours})
     trainer = kind(
@@ -520,12 +520,12 @@ def main(argv: list[str] | None = None) -> None:
         keep_truth(trainer, kept, told)
     ledger = None
     if options.record:
-        from sorl.integrations.trl import record
+        from sorl.trainers.trl import record
 
         ledger = record(trainer, options.runs, experiment=options.experiment)
     watching = None
     if options.guard is not None:
-        from sorl.integrations.trl_guard import guard
+        from sorl.trainers.trl_guard import guard
 
         watching = guard(trainer, changes=[{"learning_rate": options.guard}], every=updates)
     alternating = Alternating(ledger, updates, options.alternate == "first") if options.alternate else None

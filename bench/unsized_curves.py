@@ -4,7 +4,7 @@
 falls that are called so, the interval of their first step, the same fall on other scales, and the verdict
 step by step, as beside a run. `--output` keeps the counts, from which `sorl bench logs --from` renders the
 tables again. `--bias` prints what the fit that rises, falls and rises does to the noise of AR(1) processes:
-the corrections in `sorl.diagnostics.unsized`.
+the corrections in `sorl.collapse.unsized`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from scipy.optimize import isotonic_regression
 
 from bench.collapse_rule import undated
 from sorl.analysis.stats import clopper_pearson
-from sorl.diagnostics import unsized
-from sorl.diagnostics.collapse import Verdict, judge
-from sorl.diagnostics.unsized import FEWEST, fit_up_down_up, judge_unsized
+from sorl.collapse import unsized
+from sorl.collapse.rule import Verdict, judge
+from sorl.collapse.unsized import FEWEST, fit_up_down_up, judge_unsized
 from sorl.spec.markdown import markdown_table
 
 RUNS = 1000

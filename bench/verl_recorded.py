@@ -29,7 +29,7 @@ os.environ |= {
     "LOCAL_WORLD_SIZE": "1",
 }
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "TOKENIZERS_PARALLELISM": "false"}
-os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "sorl.integrations.verl")
+os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "sorl.trainers.verl")
 
 import numpy as np
 import torch

@@ -23,9 +23,9 @@ from sorl.agent.episode import Episode, collate
 from sorl.algorithms import resolve
 from sorl.batch import Batch
 from sorl.diagnosis.attribution import attribute
-from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from sorl.grid.folder import change
 from sorl.learn.blackbox import Packer
+from sorl.measures.evidence import Evidence, Rollouts, StepEvidence
 from sorl.objective.pipeline import policy_loss, prepare
 from sorl.recording.recorder import Recorder
 from sorl.spec import BatchesSettings, InputError, RecordSettings, RunSettings

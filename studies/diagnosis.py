@@ -16,7 +16,7 @@ from sorl.cli.audit import checks
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import HIDDEN, of_run
 from sorl.diagnosis.proofs import first_violations
-from sorl.diagnosis.report import in_order
+from sorl.diagnosis.rank import in_order
 from sorl.spec import COLLAPSED, UNDECIDED, InputError
 from sorl.store.batches import folder_of
 from studies import Share, stored

@@ -21,12 +21,12 @@ import pandas as pd
 
 from sorl.analysis.runs import newest
 from sorl.analysis.stats import Estimate, holm, mean_interval, p_value
-from sorl.diagnostics.unsized import FEWEST
-from sorl.integrations.verl_guard import find_fall
+from sorl.collapse.unsized import FEWEST
 from sorl.spec import InputError
 from sorl.spec.markdown import markdown_table
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
+from sorl.trainers.verl_guard import find_fall
 from studies import Share, stored
 
 HEALTHY = "guard_healthy"

@@ -20,7 +20,7 @@ from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Cause, Diagnosis
 from sorl.diagnosis.log import HIDDEN, of_run
-from sorl.diagnosis.report import in_order
+from sorl.diagnosis.rank import in_order
 from sorl.grid.config import load
 from sorl.spec import InputError, RunSettings
 from sorl.spec.markdown import markdown_table

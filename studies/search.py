@@ -37,7 +37,8 @@ def page(found: Results) -> str:
 
     Raises InputError for an experiment that is no region, or of which some of the full grid is missing.
     """
-    from sorl.analysis.region import by_column, edge, from_runs, region_of
+    from sorl.analysis.region import by_column, from_runs, region_of
+    from sorl.analysis.region_words import edge
 
     file = region_of(found.toml)
     if file is None:

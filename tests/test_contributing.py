@@ -13,15 +13,15 @@ from sorl.agent.episode import Episode
 from sorl.algorithms import ALGORITHMS, differences, resolve
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import Log
-from sorl.diagnostics.tokens import Tokens
 from sorl.importing import formats
 from sorl.importing.logs import read
 from sorl.learn.faults import declare
+from sorl.measures.tokens import Tokens
 from sorl.objective import KINDS, prepare
 from sorl.spec import FaultSettings, Level, RunSettings
 from sorl.store.sync import sync
 from tests.app.conftest import visit
-from tests.diagnostics.shared_batch import random_evidence
+from tests.measures.shared_batch import random_evidence
 from tests.objective.batches import ragged, solved
 from tests.store.fixture import Shape, write_run
 

@@ -1,5 +1,6 @@
 """A wheel installs `sorl` and nothing else: PyPI has a package `workbench` whose files are not ours."""
 
+import importlib
 import subprocess
 import sys
 import zipfile
@@ -40,7 +41,13 @@ def test_entry_points_name_modules_of_sorl(wheel_names: list[str]) -> None:
     assert any(name.endswith("entry_points.txt") for name in wheel_names)
     text = (ROOT / "pyproject.toml").read_text()
     assert 'sorl = "sorl.cli.main:main"' in text
-    assert 'sorl = "sorl.integrations.verl"' in text
+    assert 'sorl = "sorl.trainers.verl"' in text
+
+
+def test_scripts_and_settings_that_name_the_former_address_of_a_trainer_still_work() -> None:
+    assert importlib.import_module("sorl.integrations.trl").record is sorl.record
+    code = "import sys, sorl.integrations.verl; assert 'sorl.trainers.verl' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_the_public_names_exist_and_importing_sorl_brings_no_torch() -> None:
@@ -48,7 +55,7 @@ def test_the_public_names_exist_and_importing_sorl_brings_no_torch() -> None:
         "import sys, sorl; assert 'torch' not in sys.modules; [getattr(sorl, name) for name in sorl.__all__]"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-    assert sorl.record.__module__ == "sorl.integrations.trl"
+    assert sorl.record.__module__ == "sorl.trainers.trl"
     with pytest.raises(AttributeError, match="it has Clip"):
         sorl.recorder  # noqa: B018
 

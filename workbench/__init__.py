@@ -15,11 +15,13 @@ if __name__ != "sorl":
 
 if TYPE_CHECKING:
     from sorl.analysis.results import read as read_results
-    from sorl.integrations.losses import TrlLoss, skyrl_loss, tinker_loss
-    from sorl.integrations.trl import record
-    from sorl.integrations.trl_guard import guard
     from sorl.recording import Clip, Ledger
     from sorl.spec import InputError
+    from sorl.trainers.skyrl import skyrl_loss
+    from sorl.trainers.tinker import tinker_loss
+    from sorl.trainers.trl import record
+    from sorl.trainers.trl_guard import guard
+    from sorl.trainers.trl_loss import TrlLoss
 
 __all__ = [
     "Clip",
@@ -38,12 +40,12 @@ _PLACES = {
     "Clip": ("sorl.recording", "Clip"),
     "InputError": ("sorl.spec", "InputError"),
     "Ledger": ("sorl.recording", "Ledger"),
-    "TrlLoss": ("sorl.integrations.losses", "TrlLoss"),
-    "guard": ("sorl.integrations.trl_guard", "guard"),
+    "TrlLoss": ("sorl.trainers.trl_loss", "TrlLoss"),
+    "guard": ("sorl.trainers.trl_guard", "guard"),
     "read_results": ("sorl.analysis.results", "read"),
-    "record": ("sorl.integrations.trl", "record"),
-    "skyrl_loss": ("sorl.integrations.losses", "skyrl_loss"),
-    "tinker_loss": ("sorl.integrations.losses", "tinker_loss"),
+    "record": ("sorl.trainers.trl", "record"),
+    "skyrl_loss": ("sorl.trainers.skyrl", "skyrl_loss"),
+    "tinker_loss": ("sorl.trainers.tinker", "tinker_loss"),
 }
 
 

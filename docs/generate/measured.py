@@ -70,7 +70,8 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
     """Yield (algorithm, line) of each series that is an algorithm as declared: where half of its runs
     collapse.
     """
-    from sorl.analysis.region import by_column, edge, from_runs
+    from sorl.analysis.region import by_column, from_runs
+    from sorl.analysis.region_words import edge
 
     runs = _judged(found.runs)
     if runs.empty:

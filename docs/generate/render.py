@@ -69,7 +69,7 @@ def schema() -> str:
 
 
 def _table(table: Table) -> str:
-    from sorl.diagnostics import CATALOGUE
+    from sorl.measures import CATALOGUE
 
     rows = [(f"`{c.name}`", c.type, "", c.description) for c in table.columns]
     rows += [
@@ -160,8 +160,8 @@ def _slot(slot: str) -> str:
 
 def diagnostics() -> str:
     """Return the symbols, the columns of each table, what costs a pass of its own, the alarms."""
-    from sorl.diagnostics import CATALOGUE
-    from sorl.diagnostics.declare import SYMBOLS
+    from sorl.measures import CATALOGUE
+    from sorl.measures.declare import SYMBOLS
 
     symbols = markdown_table(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
     tables = [
@@ -180,7 +180,7 @@ def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _passes() -> str:
-    from sorl.diagnostics import CATALOGUE, update
+    from sorl.measures import CATALOGUE, update
     from sorl.spec import LearnSettings
 
     every = LearnSettings()
@@ -213,9 +213,9 @@ def _passes() -> str:
 
 
 def _alarms() -> str:
-    from sorl.diagnostics import CATALOGUE
-    from sorl.diagnostics.declare import FINER, in_words
-    from sorl.diagnostics.rules import COMBINED, COOLDOWN
+    from sorl.collapse.events import COMBINED, COOLDOWN
+    from sorl.measures import CATALOGUE
+    from sorl.measures.declare import FINER, in_words
 
     silent: dict[str, list[str]] = {}  # reason -> columns of table step without an alarm
     for d in CATALOGUE:

@@ -13,12 +13,13 @@ ROOMS = (
     "batch.py",
     "objective",
     "algorithms",
-    "diagnostics",
+    "measures",
+    "collapse",
     "agent",
     "learn",
     "recording",
     "importing",
-    "integrations",
+    "trainers",
     "store",
     "grid",
     "analysis",
@@ -28,6 +29,7 @@ ROOMS = (
     "audit",
     "app",
     "cli",
+    "integrations",
 )
 IN_FULL = ("learn", "store", "diagnosis", "app")  # rooms whose files are named one by one
 NUCLEUS = ("batch.py", "objective", "algorithms", "learn/loop.py", "learn/update.py", "learn/rollouts.py")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import of_run
-from sorl.diagnosis.report import in_order
+from sorl.diagnosis.rank import in_order
 from sorl.importing.dumps.find import dumps_in
 from sorl.importing.dumps.record import DumpRecorder, Identity
 from sorl.store.reader import Reader

@@ -262,7 +262,7 @@ def answers(runs: Path, asked: Sequence[Case]) -> Iterator[Answer]:
     from sorl.cli.shared import current
     from sorl.diagnosis.diagnose import diagnose
     from sorl.diagnosis.log import of_run
-    from sorl.diagnosis.report import in_order
+    from sorl.diagnosis.rank import in_order
     from studies.unknown_bugs.second import BUGS
 
     reader = current(runs)

@@ -19,9 +19,9 @@ from sorl.agent.draws import ORDER, generator
 from sorl.agent.engines import hf
 from sorl.agent.episode import Episode
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Evidence
 from sorl.learn import loop, networks, update
 from sorl.learn.loop import Trainer
+from sorl.measures.evidence import Evidence
 from sorl.objective import Algorithm
 from sorl.objective.advantage import Gae
 from studies.unknown_bugs.kinds import BUGS as BUGS

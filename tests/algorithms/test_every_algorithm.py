@@ -25,7 +25,7 @@ def test_every_kind_is_among_those_that_the_random_pipelines_draw(slot: str, cho
 
 def test_the_declarations_are_read_without_torch():
     code = (
-        "import sys, sorl.algorithms, sorl.objective, sorl.diagnostics.collapse\n"
+        "import sys, sorl.algorithms, sorl.objective, sorl.collapse.rule\n"
         "assert sorl.algorithms.resolve({'base': 'st-ppo', 'ratio': 'turn'}).stabilise.tau == 3\n"
         "assert 'torch' not in sys.modules\nimport torch\n"
         "from sorl.tensors import torch as ours\nassert ours.float64 is torch.float64"

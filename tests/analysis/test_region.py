@@ -12,13 +12,11 @@ from sorl.analysis import region as analysis
 from sorl.analysis.region import (
     Boundary,
     Landscape,
-    answer,
     boundary,
     by_column,
     by_series,
-    edge,
-    headline,
 )
+from sorl.analysis.region_words import answer, edge, headline
 from sorl.analysis.runs import KEPT, NOT_DEAD
 from sorl.spec import RegionSettings
 

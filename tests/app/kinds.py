@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sorl.diagnostics.collapse import judge
+from sorl.collapse.rule import judge
 from sorl.spec import RunSettings
 from sorl.store.sync import sync
 from tests.store.fixture import write_dictionary, write_experiment, write_segment, write_status

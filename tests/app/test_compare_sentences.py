@@ -20,13 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sorl.app.curve_data import Chosen, Drawing, Window, first_alarms, onsets, origins, panel
+from sorl.app.data import Chosen, Drawing, Window, first_alarms, onsets, origins, panel
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import Panel, curves
+from sorl.app.queries import Diagnostics, sql
 from sorl.app.sentences.collapse import first_warning, headline
 from sorl.app.sentences.compare import View, against, key_of
 from sorl.app.smoothing import Smoothing
-from sorl.app.store import Diagnostics, sql
 from sorl.app.theme import LIGHT, styles
 from tests.store.processes import ROOT
 

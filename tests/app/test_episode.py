@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from sorl.app import transcript as html
-from sorl.app.curve_data import Fall
+from sorl.app.choices import ranked, worst_epoch
+from sorl.app.data import Fall
 from sorl.app.episode_data import Side, in_epoch, pieces
-from sorl.app.experiments import ranked, worst_epoch
 from sorl.app.overlay import OVERLAYS, Scale
+from sorl.app.queries import Diagnostics
 from sorl.app.screens import episode as screen
 from sorl.app.sentences.episode import difference, ending, verdict
-from sorl.app.store import Diagnostics
 from sorl.app.text import html_text, visible
 from sorl.app.theme import LIGHT, tint
 from sorl.app.transcript import transcript, turn_table

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sorl.analysis.survival import curve
-from sorl.app.curve_data import Fall, Window, alarm_leads, banded, lone
+from sorl.app.data import Fall, Window, alarm_leads, banded, lone
 from sorl.app.figures import runs as of_runs
 from sorl.app.figures.common import AXES, KINDS
 from sorl.app.figures.curves import GROUPS, Marks, Panel, Threshold, _stacked, chart, curves, single_out
 from sorl.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
-from sorl.app.store import Diagnostics
+from sorl.app.queries import Diagnostics
 from sorl.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 

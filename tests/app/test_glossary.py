@@ -3,13 +3,13 @@ from pathlib import Path
 import pytest
 
 from sorl.algorithms import ALGORITHMS, differences
+from sorl.app.queries import Diagnostics
 from sorl.app.screens.glossary import _EXAMPLE, entries, entry_text, formula_html, rule_picture, search
-from sorl.app.store import Diagnostics
 from sorl.app.text import html_text
 from sorl.app.theme import DARK
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.collapse import judge
-from sorl.diagnostics.declare import dictionary
+from sorl.collapse.rule import judge
+from sorl.measures import CATALOGUE
+from sorl.measures.declare import dictionary
 from sorl.objective import KINDS
 from sorl.spec import Diagnostic, Level, Unit
 from tests.app.conftest import HOSTILE, SMALL, Open, Read, assert_literal, checked

@@ -89,8 +89,8 @@ def test_without_a_log_it_asks_for_one_and_needs_no_run(runs: Path, open_screen:
 def test_it_opens_while_the_database_is_busy_or_broken(
     tmp_path: Path, open_screen: Open, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("sorl.app.store._WAIT", 0.05)
-    monkeypatch.setattr("sorl.app.store._LOCK", 0.05)
+    monkeypatch.setattr("sorl.app.queries._WAIT", 0.05)
+    monkeypatch.setattr("sorl.app.sync._LOCK", 0.05)
     (busy := tmp_path / "busy").mkdir()
     (broken := tmp_path / "broken").mkdir()
     database(broken).write_text("not a database")

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sorl.analysis.runs import outcomes
-from sorl.app.experiments import differing, settings_of_runs
+from sorl.app.choices import differing, settings_of_runs
 from sorl.app.run_search import find_runs
 from sorl.app.screens.overview import reason, rows, worst
 from sorl.diagnosis.finding import Cause, Clue, Diagnosis, Finding
@@ -270,7 +270,7 @@ def test_a_finding_that_shows_only_after_the_fall_is_not_called_its_cause() -> N
         return reason(Diagnosis(Down(), (Finding(cause, clue),), (), {}, None, {}))  # type: ignore[arg-type]
 
     assert said(10) == "Likely cause: Too large. Halve it."
-    with mock.patch("sorl.diagnosis.report.swung", return_value=()):
+    with mock.patch("sorl.diagnosis.sentences.swung", return_value=()):
         assert said(11).startswith("None of the known causes fits.")
 
 

@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from sorl.analysis.runs import runs as runs_of
 from sorl.cli.main import app as command
-from sorl.integrations import trl
 from sorl.store.example import runs_folder
 from sorl.store.reader import Reader
 from sorl.store.sync import sync
+from sorl.trainers import trl
 from tests.app.conftest import Open
-from tests.integrations.fake_trl import FakeGRPO
 from tests.recording.local import Local
+from tests.trainers.fake_trl import FakeGRPO
 
 
 @pytest.fixture(scope="module")

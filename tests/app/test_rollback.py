@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sorl.app.queries import Store
 from sorl.app.sentences.run import rollback_sentence
-from sorl.app.store import Store
 from sorl.store.sync import sync
 from tests.app.conftest import SMALL, Open, Read, Visit
 from tests.store.fixture import write_experiment, write_run, write_status

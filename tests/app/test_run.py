@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sorl.app import page
-from sorl.app.curve_data import first_alarm, first_alarms, stands
-from sorl.app.experiments import runs as runs_of
+from sorl.app.choices import runs as runs_of
+from sorl.app.data import first_alarm, first_alarms, stands
+from sorl.app.queries import Store, dictionary
 from sorl.app.screens import replay
 from sorl.app.screens.run import as_it_is, findings, held_out, not_finite, settings, told
-from sorl.app.store import Store, dictionary
 from sorl.app.text import percent
-from sorl.diagnosis.report import place
+from sorl.diagnosis.place import place
 from sorl.spec import InputError
 from sorl.spec.files import lock_file
 from sorl.spec.heartbeat import NAME, Doing

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sorl.app.curve_data import Fall
+from sorl.app.data import Fall
 from sorl.app.figures.runs import Signal
 from sorl.app.sentences.run import event_sentence, moment_sentence
 

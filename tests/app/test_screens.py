@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from sorl.analysis import compare
 from sorl.analysis.runs import runs as runs_of
-from sorl.app import page, store
-from sorl.app.experiments import choices_of, default_arms, differing, seeds_of
+from sorl.app import page, queries, sync
+from sorl.app.choices import choices_of, default_arms, differing, seeds_of
 from sorl.app.export import file_name
 from sorl.app.figures.common import AXES
 from sorl.app.page import SCREENS, TITLES, tab_title
@@ -120,8 +120,8 @@ def test_every_screen_says_what_to_type_without_a_run_and_waits_for_a_busy_datab
     (none := tmp_path / "none").mkdir()
     database(none).write_text("not a database")
     assert "sorl sync" in open_screen(name, none).source
-    monkeypatch.setattr(store, "_WAIT", 0.05)
-    monkeypatch.setattr(store, "_LOCK", 0.05)
+    monkeypatch.setattr(queries, "_WAIT", 0.05)
+    monkeypatch.setattr(sync, "_LOCK", 0.05)
     with writer(busy, 30.0):
         assert "Waiting for the database" in open_screen(name, busy).source
 
@@ -134,7 +134,7 @@ def test_every_screen_shows_hostile_text_literally(name: str, hostile: Path, ope
 def test_a_screen_that_shows_no_update_reads_none(
     grid: Path, searched: Path, tmp_path: Path, open_screen: Open, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(store, "sync", lambda *_, **__: SyncReport())  # it would bring the table back
+    monkeypatch.setattr(sync, "sync", lambda *_, **__: SyncReport())  # it would bring the table back
     folders = {place: Path(shutil.copytree(place, tmp_path / place.name)) for place in (grid, searched)}
     for folder in folders.values():
         with duckdb.connect(str(database(folder))) as db:
@@ -147,7 +147,7 @@ def test_a_screen_that_shows_no_update_reads_none(
 
 
 def test_a_live_run_shows_its_new_rows(tmp_path: Path, open_screen: Open, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(store, "_PERIOD", 0.0)
+    monkeypatch.setattr(sync, "_PERIOD", 0.0)
     for number, run in enumerate("ab"):
         write_run(tmp_path, "demo", run, shape=SMALL, seed=number, status="running")
         assert f"{number + 1} runs" in open_screen("overview", tmp_path).source
@@ -785,7 +785,7 @@ def test_a_file_is_named_after_what_it_shows_whatever_that_is() -> None:
 def test_the_report_of_the_experiment_is_written_by_the_command(grid: Path, monkeypatch: Patch) -> None:
     made: list[Callable[[], bytes]] = []
     monkeypatch.setattr(page, "button", lambda label, make, file, kind: made.append(make))
-    page._report(store.Store(grid), "demo")
+    page._report(queries.Store(grid), "demo")
     text = made[0]()
     assert text.startswith(b"<!doctype html>")
     assert b"Does the clip stop the collapse?" in text

@@ -25,10 +25,10 @@ from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
 from sorl.app import export
 from sorl.app.page import store_of
+from sorl.app.queries import Store
 from sorl.app.screens import sql
-from sorl.app.store import Store
 from sorl.app.text import html_text
-from sorl.diagnostics import CATALOGUE
+from sorl.measures import CATALOGUE
 from sorl.spec import TABLES
 from sorl.store.reader import saved, saved_query
 from sorl.store.schema import views

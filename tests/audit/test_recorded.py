@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from sorl.audit import Check, audit, declaration_of, table_checks
 from sorl.audit.comparison import spacing
-from sorl.integrations import trl, verl
 from sorl.recording.ledger import Clip
 from sorl.spec import BatchesSettings
 from sorl.store import batches
+from sorl.trainers import trl, verl, verl_mode, verl_recorder
 from tests.cli.command import done, sorl, told
-from tests.integrations.fake_trl import FakeGRPO
-from tests.integrations.fake_verl import Config, FakeVerl, actor
 from tests.recording.local import Local
+from tests.trainers.fake_trl import FakeGRPO
+from tests.trainers.fake_verl import Config, FakeVerl, actor
 
 VOCABULARY = 16
 GROUPS = 4
@@ -355,9 +355,9 @@ def of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 def of_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Record what verl's actor did."""
     monkeypatch.delenv("SORL_RECORD", raising=False)
-    monkeypatch.setattr(verl, "Ledger", Local)
+    monkeypatch.setattr(verl_recorder, "Ledger", Local)
     fake = FakeVerl(monkeypatch)
-    verl.loss_of.cache_clear()
+    verl_mode.loss_of.cache_clear()
     verl.install()
 
     def train(knobs: str = "", change: Callable[[Any], Any] = lambda rows: rows) -> Path:

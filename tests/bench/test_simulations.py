@@ -8,7 +8,7 @@ import pytest
 
 from bench import healthy_curves, interval_coverage, unsized_curves
 from sorl.analysis.stats import Estimate
-from sorl.diagnostics import unsized
+from sorl.collapse import unsized
 
 
 def test_the_noise_of_healthy_curves_has_the_stated_size_and_correlation() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sorl.diagnosis.attribution import FLOOR, Culprit, attribute
 from sorl.diagnosis.diagnose import diagnose
-from sorl.diagnosis.report import as_dict, markdown, ranking, spot, text
+from sorl.diagnosis.report import as_dict, markdown, ranking, text
+from sorl.diagnosis.sentences import spot
 from sorl.store import batches
 from sorl.store.batches import StoredBatch
 from tests.diagnosis.logs import AT, healthy, log

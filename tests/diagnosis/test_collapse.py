@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sorl.analysis.forks import Removal, mantel_haenszel, permutation_p
+from sorl.collapse.rule import judge
 from sorl.diagnosis.diagnose import diagnose
-from sorl.diagnosis.report import as_dict, in_order, likely, markdown, opened, text
+from sorl.diagnosis.place import opened
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.report import as_dict, markdown, text
+from sorl.diagnosis.sentences import likely
 from sorl.diagnosis.standing import standing
-from sorl.diagnostics.collapse import judge
 from tests.diagnosis.logs import healthy, log
 from tests.diagnosis.sentences import checked
 

@@ -13,7 +13,8 @@ from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Cause, Clue
 from sorl.diagnosis.proofs import first_violations
-from sorl.diagnosis.report import as_dict, in_order, markdown, text
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.report import as_dict, markdown, text
 from sorl.spec.evidence import Check
 from tests.diagnosis.logs import healthy, log
 

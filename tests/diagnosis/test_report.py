@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sorl.collapse.unsized import UnsizedWatch
 from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import Log
-from sorl.diagnosis.report import as_dict, headline, in_order, markdown, text
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.report import as_dict, markdown, text
+from sorl.diagnosis.sentences import headline
 from sorl.diagnosis.trainers import trainers
-from sorl.diagnostics.unsized import UnsizedWatch
 from sorl.spec.reading import Reading
 from tests.diagnosis.test_scalars import LOGS, SICK, SOUND, Columns, made
 

@@ -14,7 +14,9 @@ from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.changepoint import Curve
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import Log
-from sorl.diagnosis.report import in_order, not_looked_at, text
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.report import text
+from sorl.diagnosis.unanswered import not_looked_at
 
 STEPS = 400
 Columns = dict[str, np.ndarray]

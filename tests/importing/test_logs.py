@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.report import text
-from sorl.diagnostics import CATALOGUE
 from sorl.importing import logs, names
 from sorl.importing.logs import imported, log_of, read
 from sorl.importing.rows import Rows
+from sorl.measures import CATALOGUE
 from sorl.recording.segments import schema_of
 from sorl.spec import TABLES, InputError, RunSettings
 from sorl.spec.files import leaves

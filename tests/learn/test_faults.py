@@ -18,15 +18,15 @@ import torch
 
 from sorl.agent.tokenizer import build_tokenizer
 from sorl.algorithms import resolve
-from sorl.diagnostics import Measurements, measure
-from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from sorl.diagnostics.rules import Event
+from sorl.collapse.events import Event
 from sorl.grid.config import load
 from sorl.learn.faults import FAULTS, Fault, check
 from sorl.learn.faults.declare import HOOKS
 from sorl.learn.faults.kinds import rounded
 from sorl.learn.loop import Trainer
 from sorl.learn.warmstart import ensure
+from sorl.measures import Measurements, measure
+from sorl.measures.evidence import Evidence, Rollouts, StepEvidence
 from sorl.recording.recorder import Recorder
 from sorl.spec import FaultSettings, InputError, PolicySettings, RunSettings
 from tests.grid.harness import grid_file

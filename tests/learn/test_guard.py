@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sorl.diagnostics.rules import Event
+from sorl.collapse.events import Event
 from sorl.learn.checkpoint import checkpoints
 from sorl.learn.guard import Decision, Guard, goes_on
 from sorl.spec import GuardSettings, RunSettings

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from sorl.algorithms import ALGORITHMS, resolve
 from sorl.batch import Batch, turn_ids
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from sorl.learn.loop import Trainer
 from sorl.learn.pulse import Pulse
 from sorl.learn.update import Learner
+from sorl.measures import CATALOGUE
+from sorl.measures.evidence import Evidence, Rollouts, StepEvidence
 from sorl.objective import prepare
 from sorl.recording.recorder import Recorder
 from sorl.spec import LearnSettings, RunSettings

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sorl.algorithms import ALGORITHMS
 from sorl.batch import Batch, masked_mean
-from sorl.diagnostics.divergence import k3
+from sorl.measures.divergence import k3
 from sorl.objective import Algorithm, policy_loss, prepare, value_loss
 from sorl.objective import aggregate as agg
 from sorl.objective.advantage import Advantage, Gae, Grpo, MeanOnly, ReinforcePp, Rloo

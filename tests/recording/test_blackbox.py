@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.diagnostics.collapse import Watch
-from sorl.diagnostics.rules import Event
+from sorl.collapse.events import Event
+from sorl.collapse.rule import Watch
 from sorl.grid.cell import config_hash
 from sorl.recording.recorder import MB, BlackBox, doomed
 from sorl.spec import BatchesSettings, RunSettings

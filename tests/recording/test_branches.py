@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.diagnostics.evidence import Rollouts
+from sorl.measures.evidence import Rollouts
 from sorl.recording.branches import Branches, common_prefix, find_branches, merge_rows
 
 TOKENS = st.lists(st.integers(0, 2), max_size=6).map(np.array)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from sorl.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from sorl.measures.evidence import Evidence, Rollouts, StepEvidence
 from sorl.recording import Clip, Ledger, ledger
 from sorl.recording.ledger import TOKENS
 from sorl.recording.recorder import Recorder
@@ -23,7 +23,7 @@ from sorl.recording.segments import SegmentWriter
 from sorl.spec import BatchesSettings, InputError, RunSettings, table
 from sorl.store import batches
 from sorl.store.segments import held
-from tests.diagnostics.shared_batch import random_evidence
+from tests.measures.shared_batch import random_evidence
 from tests.recording.local import Local, read, wait_until
 
 ROWS = 6
@@ -361,8 +361,8 @@ TRL = """
 START = """
     import sys, time, torch
     from pathlib import Path
-    from tests.integrations.fake_trl import FakeGRPO
-    from sorl.integrations.trl import record
+    from tests.trainers.fake_trl import FakeGRPO
+    from sorl.trainers.trl import record
     from sorl.recording import Clip, Ledger
     runs, run = sys.argv[1:]
     rollouts = FakeGRPO().told["rollouts"]
@@ -423,7 +423,7 @@ def test_a_dead_recorder_never_stops_training_and_says_so_once(tmp_path):
 
 
 def test_the_recorder_starts_without_torch_and_without_what_reads_the_rows():
-    heavy = "torch transformers pyarrow duckdb pandas streamlit sorl.objective sorl.diagnostics"
+    heavy = "torch transformers pyarrow duckdb pandas streamlit sorl.objective sorl.measures"
     code = f"import sys, sorl.recording; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

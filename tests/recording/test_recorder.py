@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from sorl.diagnostics import CATALOGUE, measure
-from sorl.diagnostics.evidence import Evidence, StepEvidence
+from sorl.measures import CATALOGUE, measure
+from sorl.measures.evidence import Evidence, StepEvidence
 from sorl.recording.recorder import Recorder, sample, token_rows
 from sorl.spec import RunSettings, table
-from tests.diagnostics.shared_batch import random_evidence, rollouts_of
+from tests.measures.shared_batch import random_evidence, rollouts_of
 from tests.recording.local import table_of as read
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from sorl.diagnostics import measure
-from sorl.diagnostics.evidence import Rollouts, StepEvidence
+from sorl.measures import measure
+from sorl.measures.evidence import Rollouts, StepEvidence
 from sorl.recording.revisits import Memory
-from tests.diagnostics.shared_batch import evidence_of
+from tests.measures.shared_batch import evidence_of
 
 PROMPT = [7, 8]
 FIRST = [1, 2, 3]

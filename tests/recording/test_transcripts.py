@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sorl.diagnostics.evidence import Rollouts, number_turns
+from sorl.measures.evidence import Rollouts, number_turns
 from sorl.recording.transcripts import choose_rollouts, transcript_rows
 
 BYTE_LEVEL = {1: "Ġwho", 2: "?", 3: "Ġ<search>", 4: "ĠÃ", 5: "¼", 6: "Ġ</search>", 7: "Ċfound"}

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.collapse import judge
-from sorl.diagnostics.declare import dictionary as declared_rows
+from sorl.collapse.rule import judge
+from sorl.measures import CATALOGUE
+from sorl.measures.declare import dictionary as declared_rows
 from sorl.recording.segments import schema_of
 from sorl.spec import Diagnostic, LearnSettings, RunSettings, Unit
 

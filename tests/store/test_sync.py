@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sorl.diagnostics import CATALOGUE
+from sorl.measures import CATALOGUE
 from sorl.spec import TABLES, InputError
 from sorl.spec.files import lock_file
 from sorl.store.connect import Busy, writer

@@ -6,7 +6,8 @@ import numpy as np
 
 from sorl.app.figures.evidence import Cited, Mark
 from sorl.diagnosis.finding import Diagnosis
-from sorl.diagnosis.report import SHOWN, in_order
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.sentences import SHOWN
 from sorl.importing.logs import Imported
 
 # It counts metrics that are NaN or infinite; the metrics themselves are drawn.

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from sorl.app.curve_data import Row
+from sorl.app.data import Row
+from sorl.app.queries import Store
 from sorl.app.run_search import find_runs
-from sorl.app.store import Store
 from sorl.spec import InputError
 
 SHOWN = 50  # conversations in the list

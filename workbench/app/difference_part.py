@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from sorl.app import page
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.app.text import word
 from sorl.app.url import choose_many
 from sorl.diagnosis.diagnose import diagnose

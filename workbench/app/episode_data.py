@@ -9,9 +9,9 @@ from itertools import accumulate, groupby, pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sorl.app import experiments
-from sorl.app.curve_data import Row
-from sorl.app.store import Store
+from sorl.app.choices import worst_epoch
+from sorl.app.data import Row
+from sorl.app.queries import Store
 from sorl.spec.spelling import spelled
 
 STANDS_OUT = 2.0  # a turn or a token stands out that has at least twice the gradient of the next
@@ -71,7 +71,7 @@ def side_of(store: Store, run: str, row: Row, epoch: int | None = None) -> Side:
     tokens = next(iter(store.records("tokens", **place)), None)
     text = next(iter(store.records("transcript", **place)), None)
     epochs = sorted({turn["epoch"] for turn in turns})
-    epoch = experiments.worst_epoch(turns, tokens) if epoch is None else epoch
+    epoch = worst_epoch(turns, tokens) if epoch is None else epoch
     now = [turn for turn in turns if turn["epoch"] == epoch]
     figures, missing = in_epoch(tokens, epoch, max(epochs, default=None)) if tokens else (None, "")
     return Side(row, now, figures, missing, epoch, epochs, text)

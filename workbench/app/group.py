@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from sorl.app.curve_data import Row
+from sorl.app.data import Row
 from sorl.app.episode_data import Piece, text_pieces
 from sorl.app.page import anchor, episode_address
 from sorl.app.sentences.episode import answered

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from sorl.app import theme
-from sorl.app.curve_data import Row
+from sorl.app.data import Row
 from sorl.app.text import number, tag
 from sorl.app.theme import Palette
 

@@ -23,7 +23,8 @@ from streamlit.navigation.page import Page
 
 from sorl.app import url, views
 from sorl.app.export import button, file_name
-from sorl.app.store import BackgroundSync, State, Store
+from sorl.app.queries import State, Store
+from sorl.app.sync import BackgroundSync
 from sorl.app.text import table_html, tag, visible
 from sorl.app.theme import DARK, LIGHT, Palette
 from sorl.diagnosis.alerts import Alert, alerts

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from sorl.app.curve_data import Row
+from sorl.app.data import Row
 from sorl.app.page import anchor, episode_address, note, say
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.app.text import tag, word
 from sorl.spec import InputError
 from sorl.store.notes import LONGEST

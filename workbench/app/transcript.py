@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Self
 from markupsafe import Markup
 
 from sorl.app import theme
-from sorl.app.curve_data import Row
+from sorl.app.data import Row
 from sorl.app.episode_data import READ, Piece, Side, entry, heaviest, largest, pieces, text_pieces, texts_of
 from sorl.app.overlay import Scale
+from sorl.app.queries import Diagnostics
 from sorl.app.sentences.episode import quoted
-from sorl.app.store import Diagnostics
 from sorl.app.text import html_text, number, percent, table_html, tag, word
 from sorl.app.theme import Palette
 

@@ -20,10 +20,10 @@ from sorl.agent.worlds import build
 from sorl.audit.comparison import EXACT, ROUNDINGS, Owner, explain, spacing
 from sorl.audit.declaration import Declaration
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Missing
 from sorl.learn.networks import autocast, critic_values, scored
 from sorl.learn.update import rate
 from sorl.learn.warmstart import tokenizer_of
+from sorl.measures.evidence import Missing
 from sorl.objective import Algorithm, prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.replay.networks import Draws, Networks, norm
@@ -33,7 +33,7 @@ from sorl.spec.evidence import Check
 from sorl.store.batches import StoredBatch, StoredUpdate
 
 GRADIENT = {"float32": 0.01, "bfloat16": 0.1}  # share of a gradient norm
-# What batches without a list of it say: those of sorl's own trainer, and those of older ledgers.
+# What a batch says that has no list of it.
 TOLD_BY_DEFAULT = frozenset({"group", "mask"})
 _UNTOLD_ARRAYS = {
     "log_prob": "log-probs of the policy at each update",

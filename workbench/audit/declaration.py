@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from sorl.algorithms import resolve
 from sorl.diagnosis.log import RECORDED_TRAINERS
 from sorl.diagnosis.trainers import trainers
-from sorl.diagnostics.evidence import Missing
 from sorl.learn.run import settings_of
+from sorl.measures.evidence import Missing
 from sorl.objective import Algorithm
 from sorl.spec import InputError, RunSettings
 

@@ -15,7 +15,7 @@ import numpy as np
 from sorl.audit.comparison import EXACT, ROUNDINGS, Owner, explain, spacing
 from sorl.audit.declaration import LOSS
 from sorl.audit.registry import identity
-from sorl.diagnostics.evidence import Missing
+from sorl.measures.evidence import Missing
 from sorl.objective import prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, Schedule

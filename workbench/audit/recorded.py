@@ -17,7 +17,7 @@ from sorl.audit.comparison import EXACT, ROUNDINGS, spacing
 from sorl.audit.declaration import LOSS
 from sorl.audit.identities import DEVIATIONS
 from sorl.audit.registry import RECORDED, identity
-from sorl.diagnostics.evidence import Missing
+from sorl.measures.evidence import Missing
 from sorl.objective.select import Schedule
 from sorl.spec.evidence import Check
 from sorl.store.batches import StoredUpdate

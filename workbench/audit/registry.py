@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sorl.diagnostics.evidence import Missing
+from sorl.measures.evidence import Missing
 from sorl.spec import first_paragraph
 from sorl.spec.evidence import FAILED, Check
 

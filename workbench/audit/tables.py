@@ -21,7 +21,7 @@ from sorl.algorithms import ALGORITHMS
 from sorl.audit.declaration import OWN, Declaration, declaration_of, segment_files
 from sorl.audit.registry import IDENTITIES, TABLES, identity
 from sorl.batch import Batch, turn_ids
-from sorl.diagnostics.evidence import Missing
+from sorl.measures.evidence import Missing
 from sorl.objective import Algorithm, prepare
 from sorl.spec import InputError
 from sorl.spec.evidence import Check

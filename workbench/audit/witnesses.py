@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from sorl.audit.declaration import segment_files
 from sorl.audit.registry import IDENTITIES, WITNESS, identity
-from sorl.diagnostics.evidence import Missing
+from sorl.measures.evidence import Missing
 from sorl.spec.evidence import Check
 
 Row = dict[str, Any]

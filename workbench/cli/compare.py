@@ -134,7 +134,7 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
     """Print areas and boundaries by both readings of survival; csv and json hold every bare number."""
     import pandas as pd
 
-    from sorl.analysis import region
+    from sorl.analysis import region, region_words
     from sorl.analysis.runs import KEPT
 
     found = region.landscape(reader, experiment)
@@ -157,12 +157,12 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
         return
     for one, sizes, edges in zip(both, series, columns, strict=True):
         _heading(f"Stable area, {one.survival}", form)
-        show(region.readable_series(sizes), form)
-        ends = region.FALLS[one.survival]
+        show(region_words.readable_series(sizes), form)
+        ends = region_words.FALLS[one.survival]
         _heading(f"Boundary: {one.settings.along} at which half of the runs {ends}, by {one.across}", form)
-        show(region.readable_columns(edges), form)
+        show(region_words.readable_columns(edges), form)
     if form != "latex":
         (first, *basis), (second, *_) = (
-            region.answer(*parts) for parts in zip(both, series, columns, strict=True)
+            region_words.answer(*parts) for parts in zip(both, series, columns, strict=True)
         )
         echo("\n" + "\n".join([first, second, *basis]))

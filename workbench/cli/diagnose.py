@@ -62,7 +62,7 @@ def diagnose(
     A single run is audited too (`sorl audit`): a violated identity leads, or proves the cause that explains
     it. A cause whose removal saves forks of the run ranks next (--test).
     """
-    from sorl.diagnosis import report
+    from sorl.diagnosis.sentences import opening
 
     if step is not None:
         _rank_turns(ctx.obj, what, step, form)
@@ -76,10 +76,10 @@ def diagnose(
         diagnoses = [tested]
     is_single = len(diagnoses) == 1 and not failures
     is_audited = is_single if audit is None else audit
-    opening = ""
+    beginning = ""
     if is_single and is_audited and form == "text" and _can_be_audited(diagnoses[0].log):
-        opening = "\n".join(report.opening(diagnoses[0]))
-        echo(opening)  # the audit takes seconds, and this does not wait for it
+        beginning = "\n".join(opening(diagnoses[0]))
+        echo(beginning)  # the audit takes seconds, and this does not wait for it
     answers = [_answer(ctx.obj, diagnosis, is_audited, strict=audit is True) for diagnosis in diagnoses]
     if form == "json":
         echo(document([*map(_as_document, answers), *_failed_documents(failures)]), nl=False)
@@ -89,9 +89,9 @@ def diagnose(
             f"{visible(name)} could not be diagnosed: {visible(why)}" for name, why in failures.items()
         ]
         whole = "\n\n".join(paragraphs)
-        if opening and not whole.startswith(f"{opening}\n"):
+        if beginning and not whole.startswith(f"{beginning}\n"):
             whole = f"After the audit: {whole}"
-        echo(whole.removeprefix(f"{opening}\n") if opening else whole)
+        echo(whole.removeprefix(f"{beginning}\n") if beginning else whole)
     severities = [finding.severity for answer in answers for finding in answer.diagnosis.findings]
     is_alarming = fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities)
     if is_alarming or (failures and not answers):

@@ -7,8 +7,8 @@ from typer import Argument
 
 from sorl.cli.shared import LISTING
 from sorl.cli.tables import document, echo, show
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.declare import in_words
+from sorl.measures import CATALOGUE
+from sorl.measures.declare import in_words
 from sorl.spec import InputError, nearest
 
 

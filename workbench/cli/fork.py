@@ -353,7 +353,7 @@ def intervene(
     was.
     """
     from sorl.analysis.forks import WITHOUT, power
-    from sorl.diagnosis.report import in_order
+    from sorl.diagnosis.rank import in_order
 
     name = found.log.name
     if found.log.onset is None:
@@ -392,7 +392,7 @@ def intervene(
 
 def arms_file(found: Diagnosis, draws: int) -> str:
     """Return the arms to continue a run of another trainer with, as a TOML file with its reasons."""
-    from sorl.diagnosis.report import in_order
+    from sorl.diagnosis.rank import in_order
     from sorl.importing.names import SETTINGS
 
     step = (

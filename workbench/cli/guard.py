@@ -42,7 +42,7 @@ def guard(
 
     Run it again to resume. `sorl import FOLDER/start-1.log` reads the log of a start.
     """
-    from sorl.integrations.verl_guard import Guard, Plan
+    from sorl.trainers.verl_guard import Guard, Plan
 
     changes = [_options_in(words) for words in change or ()]
     if not changes:

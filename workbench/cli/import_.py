@@ -214,7 +214,7 @@ class Importer:
 
     def _write(self, run_id: str, run: Imported) -> None:
         """Bring the run's folder up to the run: steps are appended where it has only grown."""
-        from sorl.diagnostics.rules import Event
+        from sorl.collapse.events import Event
         from sorl.importing.logs import events
         from sorl.recording.segments import append
 

@@ -15,8 +15,8 @@ from sorl.algorithms import resolve
 from sorl.cli.bench import from_clone
 from sorl.cli.shared import current, experiment_of, one_of
 from sorl.cli.tables import note, save
-from sorl.diagnostics import CATALOGUE
 from sorl.grid import fairness
+from sorl.measures import CATALOGUE
 from sorl.objective import KINDS
 from sorl.spec import InputError
 from sorl.spec.names import FolderName

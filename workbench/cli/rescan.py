@@ -13,12 +13,12 @@ from typer import Argument, Context, Option
 from sorl.cli.report import slots
 from sorl.cli.shared import current, experiments, folder_of
 from sorl.cli.tables import cell, note, print_table, records
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.collapse import Watch
-from sorl.diagnostics.rules import Event, RuleWatch, alarms
-from sorl.diagnostics.unsized import UnsizedWatch
+from sorl.collapse.events import Event, RuleWatch, alarms
+from sorl.collapse.rule import Watch
+from sorl.collapse.unsized import UnsizedWatch
 from sorl.grid.folder import KINDS
 from sorl.learn.run import locked
+from sorl.measures import CATALOGUE
 from sorl.recording.recorder import TIMED
 from sorl.recording.segments import append, schema_of
 from sorl.spec import CollapseSettings, InputError, Level

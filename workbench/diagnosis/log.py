@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from sorl.analysis.runs import settings_of
+from sorl.collapse.unsized import UnsizedCurve
 from sorl.diagnosis.changepoint import Curve, Departure, Outcome
-from sorl.diagnostics.unsized import UnsizedCurve
 from sorl.spec import InputError
 from sorl.spec.evidence import Removal
 from sorl.spec.reading import Reading

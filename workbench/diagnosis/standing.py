@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pandas as pd
 
+from sorl.collapse.unsized import FEWEST, SHORTEST, SIGN, UNCORRELATED, Change
 from sorl.diagnosis.changepoint import SMOOTH, Level
 from sorl.diagnosis.log import Log
-from sorl.diagnostics.unsized import FEWEST, SHORTEST, SIGN, UNCORRELATED, Change
 from sorl.spec import NOT_RISEN
 
 FINAL = 10  # steps that a last mean is of, as run.final_success

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import pandas as pd
 
-from sorl.diagnosis.diagnose import signals
 from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import Log
+from sorl.diagnosis.signals import signals
 from sorl.difference.curves import Band
 from sorl.difference.defaults import PACKAGES
 from sorl.difference.settings import Configuration

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sorl.diagnosis import report as diagnosis_report
-from sorl.diagnosis.diagnose import GRADES
 from sorl.diagnosis.finding import Finding
+from sorl.diagnosis.rank import GRADES
+from sorl.diagnosis.sentences import finding_text
 from sorl.diagnosis.standing import counted, figure
 from sorl.difference.baseline import configuration_of
 from sorl.difference.curves import SPREAD_KNOWN, WINDOW
@@ -57,7 +57,7 @@ def what_would_decide(difference: Difference) -> str:
             return _try_settings(difference)
         case "cause":
             finding = difference.new_causes[0]
-            return diagnosis_report.finding_text(difference.diagnosis, finding).test
+            return finding_text(difference.diagnosis, finding).test
         case "data":
             return "Run the bad one again on the questions of the good one, in their order."
         case "version":

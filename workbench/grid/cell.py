@@ -25,16 +25,8 @@ from sorl.objective.slot import in_words
 from sorl.spec import COSMETIC, CollapseSettings, InputError, RunSettings
 from sorl.spec.files import leaves
 from sorl.spec.names import FolderName, slug
+from sorl.spec.upgrade import with_first_collapse_rule
 
-# The first collapse rule, which named the shipped runs: a run that trains the same keeps its name.
-_MEDIANS = {
-    "collapse.window": 5,
-    "collapse.baseline": 5,
-    "collapse.severe": 0.5,
-    "collapse.mild": 0.2,
-    "collapse.points": 5,
-    "collapse.sigmas": 3.0,
-}
 _PACES = """
     SELECT config, seconds / steps AS pace FROM run WHERE status = 'finished' AND steps > 0 AND seconds > 0
     AND versions->>'$.machine' = ? ORDER BY ended_at DESC LIMIT 50
@@ -92,7 +84,7 @@ def config_hash(settings: RunSettings) -> str:
     """SHA-256 of the canonical JSON of the resolved settings (sorted keys) without the cosmetic ones."""
     flat = decisive(settings)
     if settings.collapse == CollapseSettings():
-        flat |= _MEDIANS
+        flat = with_first_collapse_rule(flat)
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
 
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sorl.diagnostics import column_types
 from sorl.importing import names
 from sorl.importing.mapping import listed
 from sorl.importing.numbers import Column
+from sorl.measures import column_types
 
 REWARD = "step.reward"
 SUCCESS = "step.success"

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sorl.collapse.events import Event, RuleWatch, alarms
+from sorl.collapse.unsized import UnsizedWatch
 from sorl.diagnosis.log import Log
-from sorl.diagnostics import CATALOGUE, column_types
-from sorl.diagnostics.rules import Event, RuleWatch, alarms
-from sorl.diagnostics.unsized import UnsizedWatch
 from sorl.importing import names
 from sorl.importing.columns import candidates_of, columns_of, converted, has_series, notes_on_the_reward
 from sorl.importing.configs import config_near, configs
@@ -30,6 +29,7 @@ from sorl.importing.rows import Rows
 from sorl.importing.trainer import trainer_of
 from sorl.importing.unpack import Unpacked, is_packed, unpacked
 from sorl.importing.versions import versions_near
+from sorl.measures import CATALOGUE, column_types
 from sorl.spec import InputError
 from sorl.spec.reading import NotFinite, Reading
 

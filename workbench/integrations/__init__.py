@@ -1,1 +1,1 @@
-"""Inside other trainers: their batches as a turn ledger, our algorithms as their losses."""
+"""The former address of `sorl.trainers`, for scripts and settings that name its modules."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Evidence
 from sorl.learn.networks import passes
 from sorl.learn.update import Learner
+from sorl.measures.evidence import Evidence
 from sorl.recording.recorder import MB
 from sorl.spec import RunSettings
 

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 
 from sorl.agent.episode import Episode, collate
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import fingerprint as fingerprint_of
 from sorl.learn.networks import log_probs
+from sorl.measures.evidence import fingerprint as fingerprint_of
 from sorl.objective import Algorithm, policy_loss, prepare
 from sorl.objective.advantage import positions, value_loss
 from sorl.recording.witness import row_checksums, total_checksum

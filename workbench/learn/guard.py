@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sorl.diagnostics.rules import Event
+from sorl.collapse.events import Event
 from sorl.learn.checkpoint import checkpoints
 from sorl.spec import GuardSettings, RunSettings
 from sorl.spec.names import LADDER

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sorl.agent.episode import Episode, collate
-from sorl.diagnostics.evidence import PromptInformation
 from sorl.learn.networks import scored
+from sorl.measures.evidence import PromptInformation
 from sorl.spec import ComputeSettings
 
 PROMPTS = 8  # that are compared: 64 short rows

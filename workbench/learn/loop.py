@@ -21,8 +21,7 @@ from sorl.agent.tokenizer import Sentences, Spans
 from sorl.agent.worlds import build
 from sorl.algorithms import resolve
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Evidence, Known, PromptInformation, Rollouts, StepEvidence
-from sorl.diagnostics.rules import Event
+from sorl.collapse.events import Event
 from sorl.learn import checkpoint, checks, faults, networks
 from sorl.learn.blackbox import Packer
 from sorl.learn.evaluate import evaluate
@@ -34,6 +33,7 @@ from sorl.learn.rollout import Rollout, batch_of
 from sorl.learn.rollouts import Sampler
 from sorl.learn.update import Learner, non_finite
 from sorl.learn.witnesses import Witnesses
+from sorl.measures.evidence import Evidence, Known, PromptInformation, Rollouts, StepEvidence
 from sorl.objective import prepare
 from sorl.recording.recorder import MB, Recorder
 from sorl.spec import InputError, RunSettings, StopSettings, check

@@ -82,7 +82,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         pulse = Pulse(folder / NAME)
         pulse.part("loading the libraries")
         from sorl.agent.engines import StaleWeights
-        from sorl.diagnostics.rules import Event
+        from sorl.collapse.events import Event
         from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
         from sorl.learn.guard import Guard, goes_on
         from sorl.learn.loop import Diverged, SelfTestFailed, Trainer

@@ -17,10 +17,10 @@ from transformers import PreTrainedModel, get_scheduler
 from sorl.agent.routing import Seen, differing, experts_of, load, routed
 from sorl.agent.tokenizer import Spans
 from sorl.batch import Batch
-from sorl.diagnostics.evidence import Evidence
 from sorl.learn.networks import Critic, autocast, critic_values, log_probs, passes, scored
 from sorl.learn.probe import Probe
 from sorl.learn.pulse import Pulse
+from sorl.measures.evidence import Evidence
 from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
 from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, MeanKL

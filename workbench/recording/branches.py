@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics.evidence import Rollouts, count_stretches
+from sorl.measures.evidence import Rollouts, count_stretches
 
 
 @dataclass(frozen=True)

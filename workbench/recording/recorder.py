@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sorl.diagnostics import CATALOGUE, measure
-from sorl.diagnostics.collapse import Watch
-from sorl.diagnostics.declare import dictionary
-from sorl.diagnostics.evidence import Evidence, Known, Rollouts, StepEvidence
-from sorl.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
+from sorl.collapse.events import GUARD_RULES, Event, RuleWatch, alarms
+from sorl.collapse.rule import Watch
+from sorl.measures import CATALOGUE, measure
+from sorl.measures.declare import dictionary
+from sorl.measures.evidence import Evidence, Known, Rollouts, StepEvidence
 from sorl.recording.ledger import MB as MB
 from sorl.recording.ledger import encode
 from sorl.recording.segments import SegmentWriter, chosen, filled

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sorl.diagnostics.evidence import Missing, Revisits, Rollouts, StepEvidence
-from sorl.diagnostics.tokens import Tokens
+from sorl.measures.evidence import Missing, Revisits, Rollouts, StepEvidence
+from sorl.measures.tokens import Tokens
 
 MOST_CONTEXTS = 100_000  # that are remembered, the oldest forgotten first
 MOST_TRAJECTORIES = 512  # of a step that are looked at

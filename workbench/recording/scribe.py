@@ -27,7 +27,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sorl.batch import pool, spread, turn_ids
-from sorl.diagnostics.evidence import (
+from sorl.collapse.events import Event
+from sorl.measures.evidence import (
     Evidence,
     Known,
     Rollouts,
@@ -37,8 +38,7 @@ from sorl.diagnostics.evidence import (
     number_turns,
     stretches,
 )
-from sorl.diagnostics.rules import Event
-from sorl.diagnostics.tokens import CLAMP
+from sorl.measures.tokens import CLAMP
 from sorl.recording.branches import find_branches, merge_rows
 from sorl.recording.ledger import AVERAGED, PARTS, SUMMED, TERMS, TOKENS, decode
 from sorl.recording.recorder import Recorder

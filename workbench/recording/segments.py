@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sorl.diagnostics import column_types
+from sorl.measures import column_types
 from sorl.spec import InputError
 from sorl.spec import table as declaration
 from sorl.spec.files import naming

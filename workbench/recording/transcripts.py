@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sorl.diagnostics.evidence import Rollouts
+from sorl.measures.evidence import Rollouts
 from sorl.spec.spelling import Spelling
 
 Decode = Callable[[list[int]], Sequence[str]]

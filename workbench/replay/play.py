@@ -220,7 +220,7 @@ def weigh(
     `clipped`: also the gradient (b, T) of what the clip took from the loss; through the network it becomes
     -C.
     """
-    # Batches stored before the budget was were trained with the width of the minibatch in its place.
+    # A stored batch may name no budget: its training used the longest row of the minibatch in its place.
     algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
     log_prob = loaded.number(update.log_prob)
     rows = torch.arange(len(log_prob)).split(list(update.passes))

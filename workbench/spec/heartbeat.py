@@ -59,7 +59,7 @@ class Doing:
 def read_heartbeat(folder: Path) -> Doing | None:
     """Return what the trainer of a run folder wrote last; None without a file, or where it says nothing.
 
-    Runs of earlier versions have an empty file. A link is not followed: what it leads to is not the run's.
+    An empty file says nothing. A link is not followed: what it leads to is not the run's.
     """
     if (folder / NAME).is_symlink():
         return None

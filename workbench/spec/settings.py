@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from sorl.spec.names import FolderName
+from sorl.spec.upgrade import read_collapse_settings
 
 # Upper bounds are far beyond use and within what tables, torch and threads can hold: a bad file fails early.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -321,13 +322,8 @@ class CollapseSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_before(cls, told: Any) -> Any:
-        """Read the stored settings of a run that was judged by running medians: the shares lost are what is
-        left.
-        """
-        medians = {"window", "baseline", "points", "sigmas"}
-        known = isinstance(told, dict) and medians <= set(told)
-        return {key: value for key, value in told.items() if key not in medians} if known else told
+    def _read_stored(cls, stored: Any) -> Any:
+        return read_collapse_settings(stored)
 
 
 class StopSettings(Settings):

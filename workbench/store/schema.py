@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sorl.diagnostics import CATALOGUE
-from sorl.diagnostics.declare import dictionary as rows_of
+from sorl.measures import CATALOGUE
+from sorl.measures.declare import dictionary as rows_of
 from sorl.spec import TABLES, Diagnostic, Level
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from sorl.agent.retrievers.http import HTTPRetriever, RetrievalServer
 from sorl.agent.retrievers.local import BM25
 from sorl.agent.tokenizer import Codec, build_tokenizer
 from sorl.agent.worlds.dataset import Dataset, Item
-from sorl.diagnostics import CATALOGUE, measure
-from sorl.diagnostics.collapse import Watch
-from sorl.diagnostics.evidence import Rollouts, StepEvidence
-from sorl.diagnostics.rules import RuleWatch, alarms
+from sorl.collapse.events import RuleWatch, alarms
+from sorl.collapse.rule import Watch
+from sorl.measures import CATALOGUE, measure
+from sorl.measures.evidence import Rollouts, StepEvidence
 from sorl.spec import CollapseSettings, InputError, RetrieverSettings, WorldSettings
 from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.conftest import PASSAGES

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import make_colorscale
 
-from sorl.app.curve_data import Window
+from sorl.app.data import Window
 from sorl.app.figures import common
 from sorl.app.figures.common import Trace, heading, note, trace
 from sorl.app.text import figure_text, number, wrapped

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from sorl.app.curve_data import Row, ended, fall_of, fell, stands
+from sorl.app.data import Row, ended, fall_of, fell, stands
 from sorl.app.text import tag, visible
 from sorl.app.theme import FONT, Palette, Style, Styles, colour, styles
 

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from sorl.analysis.survival import collapses
-from sorl.app.curve_data import Fall, Row
+from sorl.app.data import Fall, Row
 from sorl.app.figures import common
 from sorl.app.figures.common import AXES, Trace, heading, note, trace, vertical
 from sorl.app.text import apart, duration, few, figure_text, number, percent, word, wrapped
@@ -242,7 +242,7 @@ _COUNTS = {
 
 
 def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Styles, palette: Palette) -> go.Figure:
-    """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead
+    """Draw `alarms` as data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead
     (steps).
     """
     place = {name: i for i, name in enumerate(alarms["alarm"])}

@@ -20,13 +20,13 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from sorl.analysis import compare, forks, region
+from sorl.analysis import compare, forks, region_words
 from sorl.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from sorl.analysis.results import SERIES, Results
 from sorl.analysis.runs import KEPT, nested, settings
 from sorl.analysis.survival import collapses, curve, observed
 from sorl.app import theme
-from sorl.app.curve_data import CARRIED, banded, carried, lone, onset_of, stopped
+from sorl.app.data import CARRIED, banded, carried, lone, onset_of, stopped
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import Panel, curves
 from sorl.app.figures.maps import region as region_figure
@@ -366,16 +366,16 @@ def _region(
     ):
         series = by_series(one)
         columns = by_column(one)
-        lines = region.answer(one, series, columns)
+        lines = region_words.answer(one, series, columns)
         answers.append(lines[0])
-        does = region.FALLS[one.survival]
-        along = region.in_words(one.settings.along)
-        across = region.in_words(one.across)
+        does = region_words.FALLS[one.survival]
+        along = region_words.in_words(one.settings.along)
+        across = region_words.in_words(one.across)
         parts += [
             Text(f"Stable area where {which} count as survivors, with 95 % intervals of the fit."),
-            Table(region.readable_series(series)),
+            Table(region_words.readable_series(series)),
             Text(f"Boundary: {along} at which half of the runs {does}, by {across}."),
-            Table(region.readable_columns(columns)),
+            Table(region_words.readable_columns(columns)),
             Items(lines),
         ]
     judged = claims.area_sections(landscape, kept, found.runs, level) if claims else []
@@ -386,8 +386,8 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
     points = by_point(landscape)
     columns = by_column(landscape)
     arms = landscape.runs[["series", "algorithm"]].to_numpy()
-    along = region.in_words(landscape.settings.along)
-    across = region.in_words(landscape.across, unit=True)
+    along = region_words.in_words(landscape.settings.along)
+    across = region_words.in_words(landscape.across, unit=True)
     lattice = landscape.settings.lattice
     for piece in dict.fromkeys(points["slice"]):
         mine = points[points["slice"] == piece]

@@ -3,13 +3,13 @@
 from sorl.analysis import compare
 from sorl.analysis.survival import curve, observed
 from sorl.app import export
-from sorl.app.curve_data import alarmed, first_alarms, origins
-from sorl.app.experiments import Arms, choose_arms
+from sorl.app.choices import Arms, choose_arms
+from sorl.app.data import alarmed, first_alarms, origins
 from sorl.app.figures.common import AXES
 from sorl.app.figures.runs import leads, letters, survival, timeline
 from sorl.app.page import EPISODE, answer, heading, look, note, open_screen, run_links, screen, table
+from sorl.app.queries import Store, dictionary
 from sorl.app.sentences.collapse import first_warning, headline, letters_sentence, survival_key
-from sorl.app.store import Store, dictionary
 from sorl.app.url import choose
 
 _MOST = 120  # runs that the timeline draws

@@ -10,17 +10,16 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sorl.analysis import differences as apart_data
-from sorl.app import curve_data as data
-from sorl.app import export
-from sorl.app.experiments import Arms, choose_arms, differing, settings_of_runs
+from sorl.app import data, export
+from sorl.app.choices import Arms, choose_arms, differing, settings_of_runs
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves, single_out
 from sorl.app.page import address, anchor, answer, heading, look, note, run_links, screen, table
+from sorl.app.queries import Diagnostics, Store, dictionary
 from sorl.app.sentences import compare as sentences
 from sorl.app.sentences import differences as difference_sentences
 from sorl.app.sentences.collapse import first_warning, headline
 from sorl.app.smoothing import KINDS, WIDEST, Smoothing
-from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import apart, visible
 from sorl.app.theme import DASHES, MARKERS, Style
 from sorl.app.url import choices, choose, choose_many, choose_number, choose_range, keep

@@ -7,6 +7,7 @@ import streamlit as st
 from markupsafe import Markup
 
 from sorl.app import export, page, theme
+from sorl.app.choices import choose_experiment, choose_run, runs
 from sorl.app.conversation_search import (
     COLUMNS,
     Hits,
@@ -16,12 +17,11 @@ from sorl.app.conversation_search import (
     pattern_of,
     search_conversations,
 )
-from sorl.app.curve_data import Row
-from sorl.app.experiments import choose_experiment, choose_run, runs
+from sorl.app.data import Row
 from sorl.app.figures.hits import share_of_hits
 from sorl.app.page import anchor, answer, episode_address, look, note, say, screen
+from sorl.app.queries import Store
 from sorl.app.sentences.conversations import describe_hits, describe_kept
-from sorl.app.store import Store
 from sorl.app.text import number, percent, table_html, tag, word
 from sorl.app.url import choose, search_box
 

@@ -8,10 +8,20 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from sorl.app import experiments, export, theme
-from sorl.app.curve_data import Row
+from sorl.app import export, theme
+from sorl.app.choices import (
+    RANKS,
+    SIGNALS,
+    WORST,
+    alike,
+    choose_experiment,
+    choose_run,
+    ranked,
+    runs,
+    watched,
+)
+from sorl.app.data import Row
 from sorl.app.episode_data import Side, side_of
-from sorl.app.experiments import RANKS, WORST, choose_experiment, choose_run, ranked, runs
 from sorl.app.figures.runs import Signal, peaks, ranking
 from sorl.app.group import choose_rows, describe_group, group_html
 from sorl.app.overlay import known_overlays, scale_of
@@ -28,8 +38,8 @@ from sorl.app.page import (
     screen,
 )
 from sorl.app.part_notes import notes_of, show_notes, token_notes, write_note
+from sorl.app.queries import Diagnostics, Store, dictionary, notation
 from sorl.app.sentences.episode import answered, credit, difference, ending, text_kept, verdict
-from sorl.app.store import Diagnostics, Store, dictionary, notation
 from sorl.app.text import tag, word
 from sorl.app.transcript import KEYS, legend, transcript, turn_strip, turn_table
 from sorl.app.url import choose, choose_number, follow, keep_number
@@ -85,8 +95,8 @@ def episode(store: Store) -> None:
     sentences = st.container()
     drawn = st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        names = {name: known.title(f"step.{name}") for name in known.names("step", experiments.SIGNALS)}
-        signal = experiments.watched(store, known, about, choose("signal", "Signal", names))
+        names = {name: known.title(f"step.{name}") for name in known.names("step", SIGNALS)}
+        signal = watched(store, known, about, choose("signal", "Signal", names))
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     with choices:
         step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
@@ -227,7 +237,7 @@ def _choose_second(store: Store, chosen: Chosen) -> Row | None:
     """Choose another episode with the same question; None for none."""
     others = {
         f"{row['run_id']}/{row['step']}/{row['trajectory']}": row
-        for row in experiments.alike(store, chosen.experiment, chosen.run, chosen.mine)
+        for row in alike(store, chosen.experiment, chosen.run, chosen.mine)
     }
     options = {"none": "no other" if others else "none recorded"} | {
         key: f"{row['place']}: {answered(row)}{credit(row)}{'' if row['has_text'] else ', no text'}"

@@ -15,12 +15,13 @@ from sorl.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
 from sorl.app import export
 from sorl.app.figures import common
 from sorl.app.page import address, anchor, answer, look, note, screen
-from sorl.app.store import LEVELS, Diagnostics, Store, dictionary
+from sorl.app.queries import LEVELS, Diagnostics, Store, dictionary
 from sorl.app.text import html_text, percent, table_html, tag
 from sorl.app.theme import Palette
 from sorl.app.url import choose, search_box
-from sorl.diagnostics.collapse import Drop, collapse_rule, judge
-from sorl.diagnostics.declare import SYMBOLS as NOTATION
+from sorl.collapse.describe import describe_rule
+from sorl.collapse.rule import Drop, judge
+from sorl.measures.declare import SYMBOLS as NOTATION
 from sorl.objective import KINDS, Algorithm, Slot
 from sorl.spec import CollapseSettings
 
@@ -155,7 +156,7 @@ def _rule() -> None:
             " end."
         )
     with st.expander("The whole rule, its settings and their reasons"):
-        st.markdown(collapse_rule(), width=1000)
+        st.markdown(describe_rule(), width=1000)
 
 
 def rule_picture(fall: Drop, palette: Palette) -> go.Figure:

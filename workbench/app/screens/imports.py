@@ -10,26 +10,25 @@ from sorl.app import export, page, uploads
 from sorl.app.cited import panels_of
 from sorl.app.figures.evidence import evidence
 from sorl.app.page import address, anchor, answer, heading, links, look, note, say
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.app.text import few, table_html, tag
 from sorl.app.uploads import Given, Upload
 from sorl.app.url import about, choose
 from sorl.diagnosis.finding import Diagnosis, Finding
-from sorl.diagnosis.report import (
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.report import markdown
+from sorl.diagnosis.sentences import (
     SHOWN,
     early_warning,
     finding_text,
     headline,
-    in_order,
-    markdown,
     none_found,
-    not_checked,
-    not_looked_at,
     others_by_name,
     reading_warnings,
     signals_line,
 )
 from sorl.diagnosis.standing import counted
+from sorl.diagnosis.unanswered import not_checked, not_looked_at
 from sorl.importing.filing import DEFAULT
 from sorl.importing.logs import Imported
 from sorl.spec import InputError

@@ -10,12 +10,10 @@ import streamlit as st
 from markupsafe import Markup
 
 from sorl.analysis import compare
-from sorl.analysis.region import headline, readable_series
+from sorl.analysis.region_words import headline, readable_series
 from sorl.analysis.runs import with_updates
 from sorl.app import page, theme
-from sorl.app.curve_data import STATES, Chosen, Row, Window, extent, fall_of, stands
-from sorl.app.episode_data import side_of
-from sorl.app.experiments import (
+from sorl.app.choices import (
     choose_experiment,
     differing,
     is_region,
@@ -27,20 +25,23 @@ from sorl.app.experiments import (
     styles,
     watched,
 )
+from sorl.app.data import STATES, Chosen, Row, Window, extent, fall_of, stands
+from sorl.app.episode_data import side_of
 from sorl.app.export import button, drawing
 from sorl.app.figures.matrix import layout, matrix, parts
 from sorl.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
+from sorl.app.queries import Store, dictionary
 from sorl.app.run_search import find_runs
 from sorl.app.screens.region import draw, region_of
 from sorl.app.screens.run import told
 from sorl.app.sentences.episode import verdict
-from sorl.app.store import Store, dictionary
 from sorl.app.text import duration, html_text, number, tag
 from sorl.app.url import choose, choose_many, follow, keep, search_box
 from sorl.diagnosis.alerts import RATE
 from sorl.diagnosis.changepoint import LOST
 from sorl.diagnosis.finding import Diagnosis
-from sorl.diagnosis.report import first_signals, in_order, is_later, likely, none_found
+from sorl.diagnosis.rank import in_order, is_later
+from sorl.diagnosis.sentences import first_signals, likely, none_found
 from sorl.spec import OUTCOMES, InputError
 from sorl.store import notes
 from sorl.store.connect import Busy

@@ -6,12 +6,13 @@ import pandas as pd
 import streamlit as st
 
 from sorl.analysis import region as analysis
+from sorl.analysis import region_words
 from sorl.analysis.runs import KEPT, NOT_DEAD
 from sorl.app import export, page
-from sorl.app.experiments import is_region, question
+from sorl.app.choices import is_region, question
 from sorl.app.figures import maps
 from sorl.app.page import address, anchor, note
-from sorl.app.store import Store
+from sorl.app.queries import Store
 from sorl.app.text import figure_text, number, tag
 from sorl.app.theme import styles
 from sorl.app.url import choose
@@ -54,10 +55,10 @@ def region(store: Store) -> None:
     st.html(tag("h2", question(store, experiment), css="sorl-question"))
     draw(shown, experiment, measure)
     note("Stable area of each arm, with what was run to know it.")
-    page.table(analysis.readable_series(shown.series))
+    page.table(region_words.readable_series(shown.series))
     by = f", by {shown.across}" if shown.across else ""
-    note(f"Boundary: the {shown.along} at which half of the runs {analysis.FALLS[survival]}{by}.")
-    page.table(analysis.readable_columns(shown.columns))
+    note(f"Boundary: the {shown.along} at which half of the runs {region_words.FALLS[survival]}{by}.")
+    page.table(region_words.readable_columns(shown.columns))
     with st.expander("Every point, with a link to its runs"):
         points = shown.points
         links = [anchor(arm, address("compare", experiment=experiment, arm=arm)) for arm in points["arm"]]
@@ -80,7 +81,7 @@ def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region
 
     def made(reader: Reader) -> Region:
         found = analysis.landscape(reader, experiment).read_as(survival)
-        words = analysis.in_words(found.settings.along), analysis.in_words(found.across)
+        words = region_words.in_words(found.settings.along), region_words.in_words(found.across)
         return Region(
             found, analysis.by_series(found), analysis.by_column(found), analysis.by_point(found), *words
         )
@@ -92,8 +93,8 @@ def draw(shown: Region, experiment: str, measure: str) -> None:
     """Say where half of the runs collapse, and draw a figure a slice: every arm by searched setting and
     condition.
     """
-    page.answer(analysis.headline(shown.found, shown.columns))
-    axis = analysis.in_words(shown.found.across, unit=True)
+    page.answer(region_words.headline(shown.found, shown.columns))
+    axis = region_words.in_words(shown.found.across, unit=True)
     palette = page.look()
     looks = styles(shown.series[["series", "algorithm"]].to_numpy(), palette)
     words = (
@@ -111,5 +112,5 @@ def draw(shown: Region, experiment: str, measure: str) -> None:
         if clicked and (arm := next((a for a in mine["arm"] if figure_text(a) == clicked[0][0]), None)):
             page.open_screen("compare", experiment=experiment, arm=[arm])
     note("Click a cell to compare its runs.")
-    for line in analysis.answer(shown.found, shown.series, shown.columns)[1:]:
+    for line in region_words.answer(shown.found, shown.series, shown.columns)[1:]:
         note(line)

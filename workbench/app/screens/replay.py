@@ -14,10 +14,10 @@ import streamlit as st
 
 from sorl.algorithms import ALGORITHMS, CORE
 from sorl.app import export, page
-from sorl.app.experiments import choose_experiment, choose_run, first_run, runs, watched
+from sorl.app.choices import choose_experiment, choose_run, first_run, runs, watched
 from sorl.app.figures.curves import chart
 from sorl.app.page import address, anchor, episode_address, links, look, note, say, screen
-from sorl.app.store import Store, dictionary
+from sorl.app.queries import Store, dictionary
 from sorl.app.text import number, percent, table_html, tag, times
 from sorl.app.url import choose, choose_many, keep_number
 from sorl.store import batches

@@ -16,8 +16,17 @@ from markupsafe import Markup
 from rich.filesize import decimal
 
 from sorl.analysis.runs import nested
-from sorl.app import experiments, export, page, theme
-from sorl.app.curve_data import (
+from sorl.app import export, page, theme
+from sorl.app.choices import (
+    choose_experiment,
+    choose_run,
+    ranked,
+    runs,
+    settings_of,
+    styles,
+    watched,
+)
+from sorl.app.data import (
     Chosen,
     Drawing,
     Row,
@@ -33,38 +42,24 @@ from sorl.app.curve_data import (
 )
 from sorl.app.difference_part import TITLE as DIFFERENCE
 from sorl.app.difference_part import show_difference
-from sorl.app.experiments import (
-    choose_experiment,
-    choose_run,
-    ranked,
-    runs,
-    settings_of,
-    watched,
-)
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import curves
 from sorl.app.figures.runs import career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
 from sorl.app.part_notes import note_events, notes_of, show_notes, write_note
+from sorl.app.queries import Diagnostics, Store, dictionary
 from sorl.app.sentences.compare import too_early_sentence
 from sorl.app.sentences.run import event_sentence, moment_sentence, rollback_sentence
-from sorl.app.store import Diagnostics, Store, dictionary
 from sorl.app.text import duration, few, number, table_html, tag, word
 from sorl.app.url import choose_range
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import of_run
-from sorl.diagnosis.report import (
-    NOTHING,
-    early_warning,
-    first_signals,
-    in_order,
-    likely,
-    none_found,
-    not_checked,
-    opened,
-)
+from sorl.diagnosis.place import opened
+from sorl.diagnosis.rank import in_order
+from sorl.diagnosis.sentences import NOTHING, early_warning, first_signals, likely, none_found
 from sorl.diagnosis.standing import counted, standing
+from sorl.diagnosis.unanswered import not_checked
 from sorl.spec import NOT_RISEN, InputError, RunSettings
 from sorl.spec.evidence import Check
 from sorl.spec.reading import Reading
@@ -144,7 +139,7 @@ class _Shown(NamedTuple):
     @property
     def styles(self) -> theme.Styles:
         """How its arm is drawn."""
-        return experiments.styles(self.each, [self.now["arm"]])
+        return styles(self.each, [self.now["arm"]])
 
     @property
     def colour(self) -> str:

@@ -26,7 +26,7 @@ from pyarrow import types
 from sorl.app import export
 from sorl.app.figures import curves
 from sorl.app.page import Empty, look, note, screen
-from sorl.app.store import LEVELS, State, Store, dictionary
+from sorl.app.queries import LEVELS, State, Store, dictionary
 from sorl.app.text import few, markdown_text, tag
 from sorl.app.url import arrive, choose, forget, leave, settle, stay
 from sorl.diagnosis.standing import counted

@@ -11,12 +11,13 @@ import pandas as pd
 import streamlit as st
 
 from sorl.app import export, page
-from sorl.app.curve_data import Chosen, Fall, Row, Window, extent, fall_of, fell, onsets, origins
+from sorl.app.choices import choose_arms
+from sorl.app.data import Chosen, Fall, Row, Window, extent, fall_of, fell, onsets, origins
 from sorl.app.deviation import Deviation, find_deviations
-from sorl.app.experiments import choose_arms
 from sorl.app.figures.common import AXES
 from sorl.app.figures.maps import ACROSS, FEW, Heat, Measure, colour_scale, heat
 from sorl.app.page import address, anchor, note
+from sorl.app.queries import Diagnostics, Store, dictionary, notation
 from sorl.app.sentences.turns import (
     Broken,
     RunDeviation,
@@ -24,7 +25,6 @@ from sorl.app.sentences.turns import (
     onset_step,
     told_cells,
 )
-from sorl.app.store import Diagnostics, Store, dictionary, notation
 from sorl.app.text import number, table_html, word
 from sorl.app.url import choose, choose_range, follow, keep
 

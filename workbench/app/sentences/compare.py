@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from sorl.app.curve_data import CARRIED, CLOCKS, Chosen, Drawing, onset_of, stopped
+from sorl.app.data import CARRIED, CLOCKS, Chosen, Drawing, onset_of, stopped
 from sorl.app.figures.curves import Panel
 from sorl.app.smoothing import before_and_after
 from sorl.app.text import few

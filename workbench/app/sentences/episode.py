@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from markupsafe import Markup
 
-from sorl.app.curve_data import Row
+from sorl.app.choices import share_of
+from sorl.app.data import Row
 from sorl.app.episode_data import Side, Top, entry, heaviest, largest, texts_of
-from sorl.app.experiments import share_of
 from sorl.app.page import anchor, episode_address
 from sorl.app.text import html_text, number, percent, tag, times, visible, word
 from sorl.diagnosis.standing import counted

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from sorl.app.curve_data import Row
-from sorl.app.experiments import share_of
+from sorl.app.choices import share_of
+from sorl.app.data import Row
 from sorl.app.figures.runs import Signal
 from sorl.app.text import duration, number
 from sorl.diagnosis.changepoint import MARGIN, spread

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sorl.diagnostics.rules import Event
+from sorl.collapse.events import Event
 from sorl.importing.dumps.rows import COLUMNS, Coverage, Dump, DumpStep, Row, Update
 from sorl.recording.scribe import Scribe
 from sorl.spec import BatchesSettings
