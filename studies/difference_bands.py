@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sorl.difference.curves import Band, parting
+from sorl.collapse.band import Band
+from sorl.difference.curves import parting
 
 CORPUS = Path(__file__).parents[1] / "experiments" / "results" / "early_warning" / "corpus.parquet"
 CONFIGURATION = ["experiment", "algorithm", "optimizer", "staleness", "lr", "max_grad_norm", "fresh"]

@@ -6,7 +6,7 @@ import pytest
 
 from sorl.diagnosis import log
 from sorl.spec import RunSettings
-from tests.cli.command import done, record, refused, told
+from tests.cli.command import done, grid_file, record, refused, told
 from tests.difference.logs import SETTINGS, trl_run
 
 
@@ -88,3 +88,56 @@ def test_a_baseline_that_is_not_there_or_damaged_is_named(pair, tmp_path):
     file.write_text(json.dumps({"format": "sorl.baseline/99", "runs": [], "bands": []}))
     refused("its format is sorl.baseline/99", "diff", "usual", bad, runs=runs)
     refused("NAME", "baseline", "save", "a/b", good, runs=runs)
+
+
+@pytest.fixture
+def baseline(tmp_path):
+    """A runs folder with the baseline `usual` of three logs."""
+    runs = tmp_path / "runs"
+    good = [trl_run(tmp_path / f"usual{seed}", seed) for seed in (2, 3, 4)]
+    done("baseline", "save", "usual", *good, runs=runs)
+    return runs
+
+
+def drop_after_30(step, value):
+    return 0.2 * value if step > 30 else value
+
+
+def left_the_band(runs):
+    sql = "SELECT run_id, step, diagnostic FROM event WHERE kind = 'baseline' ORDER BY step"
+    return told("sql", sql, runs=runs)
+
+
+def test_an_imported_log_says_where_it_leaves_the_band_of_a_baseline(baseline, tmp_path):
+    good = trl_run(tmp_path / "good", 5)
+    bad = trl_run(tmp_path / "bad", 6, changes={"entropy": drop_after_30})
+    for folder in (good, bad):
+        done("import", folder, "--baseline", "usual", runs=baseline)
+    (event,) = left_the_band(baseline)
+    assert event["diagnostic"] == "entropy"
+    assert event["run_id"].startswith("bad")
+    assert 30 < event["step"] <= 36
+
+
+def test_what_a_baseline_said_stays_when_the_run_is_judged_again(baseline, tmp_path):
+    bad = trl_run(tmp_path / "bad", 6, changes={"entropy": drop_after_30})
+    done("import", bad, "--baseline", "usual", runs=baseline)
+    before = left_the_band(baseline)
+    done("rescan", runs=baseline)
+    assert left_the_band(baseline) == before != []
+
+
+def test_a_baseline_that_is_not_saved_is_refused_before_anything_is_read_or_trained(baseline, tmp_path):
+    says = "no baseline 'usua' (did you mean 'usual'?)"
+    refused(says, "import", tmp_path, "--baseline", "usua", runs=baseline)
+    grid = grid_file(tmp_path, base='iterations = 3\nrecord.baseline = "usua"')
+    refused(says, "run", grid, runs=baseline)
+    assert not (baseline / "demo").exists()
+
+
+def test_a_grid_copies_the_baseline_into_the_folders_of_its_runs(baseline, tmp_path):
+    grid = grid_file(tmp_path, base='iterations = 3\nrecord.baseline = "usual"', seeds="[0]")
+    done("run", grid, runs=baseline)
+    copies = list((baseline / "demo").glob("*/baseline.json"))
+    assert len(copies) == 2
+    assert copies[0].read_text() == (baseline / ".baselines" / "usual.json").read_text()

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sorl.difference.curves import FEWEST, WINDOW, Band, parting
+from sorl.collapse.band import FEWEST, WINDOW, Band
+from sorl.difference.curves import parting
 
 STEPS = 60
 

@@ -1,5 +1,6 @@
 """The guard of a run: which events it answers, to which checkpoint it goes back, and when it gives up."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from sorl.learn.guard import Decision, Guard, goes_on
 from sorl.spec import GuardSettings, RunSettings
 from sorl.spec.rollback import Rollback
 from sorl.spec.settings import ForkSettings
-from tests.learn.tiny import rows
+from tests.learn.tiny import rows, train
 
 IDENTITY = {"experiment": "demo", "run_id": "ppo-s0"}
 FALL = Event(14, "collapse", "critical", "success fell", "success")
@@ -125,3 +126,18 @@ def test_a_run_ends_with_the_decision_on_the_disk(trained):
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["reason"]) == ("finished", back.words)
     assert rows(folder, "step")["step"].max() == back.alarm_step == 5
+
+
+def test_a_run_that_leaves_the_band_of_its_baseline_is_stopped(new_run, cache):
+    folder = new_run(
+        iterations=16,
+        record={"baseline": "usual"},
+        guard={"on": ["baseline"], "do": "stop"},
+    )
+    steps = list(range(16))
+    band = {"column": "entropy", "runs": 3, "steps": steps, "mean": [50.0] * 16, "unit": [0.01] * 16}
+    (folder / "baseline.json").write_text(json.dumps({"bands": [band]}))
+    assert train(folder, cache) == 0
+    (event,) = rows(folder, "event").query("kind == 'baseline'").to_dict("records")
+    assert (event["step"], event["diagnostic"]) == (11, "entropy")
+    assert rows(folder, "run").iloc[-1]["reason"].startswith("baseline entropy at step 11")

@@ -8,6 +8,7 @@ from sorl.app import page
 from sorl.app.queries import Store
 from sorl.app.text import word
 from sorl.app.url import choose_many
+from sorl.collapse.band import baseline_names
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import of_run
 from sorl.difference import baseline, report
@@ -53,7 +54,7 @@ def _choices(store: Store, each: pd.DataFrame, run_id: str) -> dict[str, str]:
     others = each[each["run_id"].ne(run_id)]
     others = others.assign(fell=others["collapse_step"].notna() | others["onset_low"].notna())
     runs = others.sort_values("fell", kind="stable")
-    saved = {f"{_SAVED}{name}": f"{_SAVED}{name}" for name in baseline.names_in(store.runs)}
+    saved = {f"{_SAVED}{name}": f"{_SAVED}{name}" for name in baseline_names(store.runs)}
     names = zip(runs["run_id"], runs["arm"], runs["seed"], runs["outcome"], strict=True)
     return saved | {run: _name(arm, seed, outcome) for run, arm, seed, outcome in names}
 

@@ -67,9 +67,10 @@ def diff(
 
 def baseline_of(runs: Path, which: Sequence[str], version: str, name_map: Sequence[str] | None) -> Baseline:
     """Return the baseline of what was named: a saved one, or some runs."""
-    from sorl.difference.baseline import Baseline, load, names_in
+    from sorl.collapse.band import baseline_names
+    from sorl.difference.baseline import Baseline, load
 
-    if len(which) == 1 and which[0] in names_in(runs):
+    if len(which) == 1 and which[0] in baseline_names(runs):
         return load(runs, which[0])
     diagnoses: list[Diagnosis] = []
     for what in which:

@@ -31,6 +31,9 @@ from sorl.spec.names import FolderName, folder_to_write
 from sorl.store.segments import now
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sorl.collapse.events import Rule
     from sorl.importing.dumps.rows import Dump
     from sorl.importing.logs import Imported, Source
     from sorl.importing.mapping import NameMap
@@ -54,6 +57,9 @@ def import_(
         None, "--tokenizer", metavar="FOLDER", help="With tokenizer.json: the texts of a dump's tokens."
     ),
     name_map: list[str] | None = MAP,
+    baseline: str | None = Option(
+        None, "--baseline", metavar="NAME", help="A saved baseline: say where a run leaves its bands."
+    ),
 ) -> None:
     """Turn the log or the token dump of another trainer into a run: the app, SQL, compare, diagnose and
     report then work on it.
@@ -63,18 +69,21 @@ def import_(
     experiment = FolderName(name, "--name")
     folder = folder_to_write(ctx.obj, experiment)
     mapping = NameMap.of(name_map)
+    bands = _band_rules(ctx.obj, baseline)
     if str(source) == STANDARD_INPUT:
         if follow:
             raise InputError("--follow reads a file again and again, and standard input is read once")
         with spooled() as pasted:
-            Importer(pasted, folder, mapping=mapping).look(say=True)
+            Importer(pasted, folder, mapping=mapping, band_rules=bands).look(say=True)
         return
     if dumps := _dumps_in(source):
+        if baseline is not None:
+            raise InputError("--baseline judges logs; a token dump is compared by `sorl diff BASELINE RUN`")
         _import_dumps(dumps, folder, tokenizer, is_live=follow)
         return
     if tokenizer is not None:
         raise InputError(f"'{source}' holds no token dump, so --tokenizer has nothing to decode")
-    importer = Importer(source, folder, live=follow, mapping=mapping)
+    importer = Importer(source, folder, live=follow, mapping=mapping, band_rules=bands)
     if not follow:
         importer.look(say=True)
         return
@@ -82,6 +91,15 @@ def import_(
     with suppress(KeyboardInterrupt):
         importer.follow()
     importer.end()
+
+
+def _band_rules(runs: Path, name: str | None) -> list[Rule]:
+    """Return the rules of a saved baseline. Raises InputError for one that is not there, or damaged."""
+    if name is None:
+        return []
+    from sorl.collapse.band import band_rules, baseline_file, read_bands
+
+    return list(band_rules(read_bands(baseline_file(runs, name), name), name))
 
 
 def _dumps_in(source: Path) -> list[Dump]:
@@ -119,9 +137,16 @@ class Importer:
     """
 
     def __init__(
-        self, source: Path, experiment: Path, *, live: bool = False, mapping: NameMap | None = None
+        self,
+        source: Path,
+        experiment: Path,
+        *,
+        live: bool = False,
+        mapping: NameMap | None = None,
+        band_rules: Sequence[Rule] = (),
     ) -> None:
         self.source = source
+        self._band_rules = band_rules
         self._mapping = mapping
         self.experiment = experiment
         self._live = live
@@ -238,7 +263,7 @@ class Importer:
                 part = {name: values[at : min(at + _SLICE, end)] for name, values in columns.items()}
                 own = {name: part.pop(name) for name in run.kept if table == "step"}
                 append(home, run_id, table, part, own)
-        verdict, found = events(run)
+        verdict, found = events(run, self._band_rules)
         if found := [event for event in found if since < event.step <= last]:
             columns = {field.name: [getattr(event, field.name) for event in found] for field in fields(Event)}
             append(home, run_id, "event", columns)

@@ -13,6 +13,7 @@ from typer import Argument, Context, Option
 from sorl.cli.report import slots
 from sorl.cli.shared import current, experiments, folder_of
 from sorl.cli.tables import cell, note, print_table, records
+from sorl.collapse.band import KIND as BAND
 from sorl.collapse.events import Event, RuleWatch, alarms
 from sorl.collapse.rule import Watch
 from sorl.collapse.unsized import UnsizedWatch
@@ -40,7 +41,7 @@ _KEY = ("step", "kind", "diagnostic")  # of an event
 _key = itemgetter(*_KEY)
 # Kinds of events that come from the trainer, the grid or the sync, not from a rule over columns; guard_* do
 # as well.
-_OTHERS = {"diverged", "segment_corrupt", *KINDS}
+_OTHERS = {"diverged", "segment_corrupt", BAND, *KINDS}
 _RUNS = """
     SELECT * FROM run WHERE status IN ('finished', 'failed', 'interrupted')
     AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment ORDER BY run_id

@@ -11,19 +11,17 @@ from typing import Any, Self
 
 import pandas as pd
 
+from sorl.collapse.band import FOLDER, LARGEST, Band, baseline_file
 from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import Log
 from sorl.diagnosis.signals import signals
-from sorl.difference.curves import Band
 from sorl.difference.defaults import PACKAGES
 from sorl.difference.settings import Configuration
-from sorl.spec import InputError, nearest
-from sorl.spec.files import MIB, from_json, read_text
+from sorl.spec import InputError
+from sorl.spec.files import from_json, read_text
 from sorl.spec.names import FolderName
 
-FOLDER = ".baselines"  # of a runs folder
 FORMAT = "sorl.baseline/1"
-LARGEST = 64 * MIB
 COUNTERS = ("tokens_trained", "episodes_sampled", "updates")
 # What speaks for a cause in a good run, so that it says nothing against a bad one.
 FIRM_GRADES = ("intervention", "proof", "sign")
@@ -152,19 +150,9 @@ def questions_of(log: Log) -> dict[int, int]:
     return dict(zip(known["step"].astype(int), known["questions_hash"].astype("int64"), strict=True))
 
 
-def folder_of(runs: Path) -> Path:
-    """Return where the baselines of a runs folder are saved."""
-    return runs / FOLDER
-
-
-def names_in(runs: Path) -> list[str]:
-    """Return the names of the saved baselines."""
-    return sorted(file.stem for file in folder_of(runs).glob("*.json"))
-
-
 def save(runs: Path, name: FolderName, baseline: Baseline) -> Path:
     """Write a baseline; one of the same name is replaced. Raises OSError where the disk refuses."""
-    folder = folder_of(runs)
+    folder = runs / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{name}.json"
     unfinished = target.with_name(f".{target.name}")
@@ -176,19 +164,14 @@ def save(runs: Path, name: FolderName, baseline: Baseline) -> Path:
 def saved_at(runs: Path, name: str) -> int:
     """Return when a baseline was saved, in nanoseconds since 1970; 0 for one that is not there."""
     try:
-        return (folder_of(runs) / f"{name}.json").stat().st_mtime_ns
+        return (runs / FOLDER / f"{name}.json").stat().st_mtime_ns
     except OSError:
         return 0
 
 
 def load(runs: Path, name: str) -> Baseline:
     """Return a saved baseline. Raises InputError for one that is not there, or damaged."""
-    names = names_in(runs)
-    if name not in names:
-        raise InputError(
-            f"no baseline '{name}'{nearest(name, names)}; `sorl baseline save NAME RUN ...` saves one"
-        )
-    file = folder_of(runs) / f"{name}.json"
+    file = baseline_file(runs, name)
     try:
         told = from_json(read_text(file, LARGEST))
     except (OSError, ValueError) as error:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from sorl.collapse.band import SPREAD_KNOWN, WINDOW
 from sorl.diagnosis.finding import Finding
 from sorl.diagnosis.rank import GRADES
 from sorl.diagnosis.sentences import finding_text
 from sorl.diagnosis.standing import counted, figure
 from sorl.difference.baseline import configuration_of
-from sorl.difference.curves import SPREAD_KNOWN, WINDOW
 from sorl.difference.difference import Difference
 from sorl.difference.settings import SettingDifference, in_words
 from sorl.spec.names import LADDER

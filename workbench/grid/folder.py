@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
+from sorl.collapse.band import COPY, LARGEST, baseline_file, read_bands
 from sorl.grid.cell import Cell, expand, flatten
 from sorl.grid.fork import next_start, rolled_back
 from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
@@ -48,13 +49,26 @@ def refuse_unsafe(runs: Path, experiment: FolderName, cells: Sequence[Cell]) -> 
         refuse_outside(runs, folder_of(runs, cell))
 
 
+def refuse_missing_baselines(runs: Path, cells: Sequence[Cell]) -> None:
+    """Raise InputError for a baseline that these cells name and that is not saved or is damaged."""
+    names = {cell.settings.record.baseline for cell in cells} - {None}
+    for name in sorted(map(str, names)):
+        read_bands(baseline_file(runs, name), name)
+
+
 def prepare(runs: Path, cell: Cell) -> Path:
-    """Make the folder of a cell, with its resolved `config.toml` and its names in `run.json`."""
+    """Make the folder of a cell, with its resolved `config.toml` and its names in `run.json`.
+
+    The baseline that it names is copied: one that is saved again does not change how this run is judged.
+    """
     folder = folder_of(runs, cell)
     folder.mkdir(parents=True, exist_ok=True)
     settings = expand(_flat(cell.settings.model_dump(mode="json")), "the settings")
     write(folder / "config.toml", tomli_w.dumps(settings))
     _write_identity(folder, identity(cell))
+    baseline = cell.settings.record.baseline
+    if baseline is not None and not (folder / COPY).exists():
+        write(folder / COPY, read_text(baseline_file(runs, baseline), LARGEST))
     return folder
 
 

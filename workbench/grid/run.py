@@ -69,6 +69,7 @@ def run(
         pairs = zip(asked.cells, grid.cells, strict=True)
         grid = replace(grid, cells=tuple(_new_start(cell, newest, runs) for cell, newest in pairs))
     run_folder.refuse_unsafe(runs, grid.experiment, grid.cells)
+    run_folder.refuse_missing_baselines(runs, grid.cells)
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
     edited = run_folder.edits(
         runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sorl.collapse.events import Event, RuleWatch, alarms
+from sorl.collapse.events import Event, Rule, RuleWatch, alarms
 from sorl.collapse.unsized import UnsizedWatch
 from sorl.diagnosis.log import Log
 from sorl.importing import names
@@ -452,11 +452,13 @@ def _all_not_finite(tables: Mapping[str, Mapping[str, Any]], run_names: Mapping[
     return sorted(found, key=lambda part: part.first_step)
 
 
-def events(run: Imported) -> tuple[dict[str, Any], list[Event]]:
-    """Return the verdict, as columns of table `run`, and the events of collapse, hard events and alarms."""
+def events(run: Imported, band_rules: Iterable[Rule] = ()) -> tuple[dict[str, Any], list[Event]]:
+    """Return the verdict, as columns of table `run`, and the events of collapse, hard events and alarms, and
+    those of a baseline.
+    """
     watch = UnsizedWatch()
     known = [name for name in run.tables["step"] if name not in run.kept]
-    rules = RuleWatch(alarms([one for one in CATALOGUE if one.name in known]))
+    rules = RuleWatch([*alarms([one for one in CATALOGUE if one.name in known]), *band_rules])
     found = list[Event]()
     for values in zip(*(run.tables["step"][name][:: run.every].tolist() for name in known), strict=True):
         seen = {name: value for name, value in zip(known, values, strict=True) if value is not None}

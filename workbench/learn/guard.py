@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sorl.collapse.band import KIND as BASELINE
 from sorl.collapse.events import Event
 from sorl.learn.checkpoint import checkpoints
 from sorl.spec import GuardSettings, RunSettings
@@ -108,6 +109,7 @@ class _Source(NamedTuple):
 
 
 def _words_of(alarm: Event, onset: int | None) -> str:
-    named = f"{alarm.kind} {alarm.diagnostic}" if alarm.kind == "alarm" else alarm.kind
+    is_of_one_column = alarm.kind in ("alarm", BASELINE)
+    named = f"{alarm.kind} {alarm.diagnostic}" if is_of_one_column else alarm.kind
     began = f", the fall began after step {onset}" if onset is not None else ""
     return f"{named} at step {alarm.step}{began}"

@@ -11,13 +11,16 @@ import traceback
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, TYPE_CHECKING, TextIO
 
 from sorl.learn.pulse import Pulse, beat_at_passes
 from sorl.spec import InputError, RunSettings
 from sorl.spec.files import MIB, from_toml, lock_file, read_text
 from sorl.spec.heartbeat import NAME
 from sorl.spec.names import LADDER
+
+if TYPE_CHECKING:
+    from sorl.collapse.events import Rule
 
 # exit codes
 FINISHED = 0
@@ -70,6 +73,16 @@ def _measure_precision(folder: Path, settings: RunSettings) -> RunSettings:
     return measured
 
 
+def _band_rules_of(folder: Path, settings: RunSettings) -> list[Rule]:
+    """Return the rules of the baseline that a run names, from the copy in its folder."""
+    name = settings.record.baseline
+    if name is None:
+        return []
+    from sorl.collapse.band import COPY, band_rules, read_bands
+
+    return list(band_rules(read_bands(folder / COPY, name), name))
+
+
 def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     """Train or resume the run in `folder`, a JSON line a step to `out`; returns the exit code. InputError: no
     run.
@@ -103,7 +116,9 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             take_over(
                 checkpoint_of(folder.parents[1] / fork.experiment / fork.run / LADDER, fork.at_step), own
             )
-        with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
+        decode = tokenizer.convert_ids_to_tokens
+        bands = _band_rules_of(folder, settings)
+        with Recorder(folder, identity["run_id"], settings, decode, band_rules=bands) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer, pulse)
             first = recorder.started_at() if trainer.resume(own) else None
             constant = {

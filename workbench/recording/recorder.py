@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sorl.collapse.events import GUARD_RULES, Event, RuleWatch, alarms
+from sorl.collapse.events import GUARD_RULES, Event, Rule, RuleWatch, alarms
 from sorl.collapse.rule import Watch
 from sorl.measures import CATALOGUE, measure
 from sorl.measures.declare import dictionary
@@ -51,7 +51,8 @@ class Recorder:
 
     Without a folder it measures, and writes nothing. Call `flush()` before a checkpoint is written: rows
     older than a checkpoint are not measured again on resume. `decode` turns token ids into texts (NULL
-    without it); `group` is how many episodes of a step share a prompt.
+    without it); `group` is how many episodes of a step share a prompt; `band_rules` are those of a baseline
+    (`sorl.collapse.band`).
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Recorder:
         settings: RunSettings,
         decode: Decode | None = None,
         group: int = 1,
+        band_rules: Iterable[Rule] = (),
     ) -> None:
         self.run_id = run_id
         self.settings = settings
@@ -70,6 +72,7 @@ class Recorder:
         self.episodes: int | None = settings.learn.episodes
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
         self._box = BlackBox(folder, settings.record.batches)
+        self._band_rules = tuple(band_rules)
         self.replay([])
         self.raised: list[Event] = []  # events of the last step
         self._seconds: float | None = None
@@ -189,7 +192,7 @@ class Recorder:
         """
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self.watch = Watch(self.settings.collapse, self.episodes, self.group)
-        self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
+        self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES, *self._band_rules))
         self._box.forget()
         for row in history:
             self._see(int(row["step"] or 0), {k: v for k, v in row.items() if k != "step"})

@@ -299,7 +299,7 @@ class BatchesSettings(Settings):
 class RecordSettings(Settings):
     """What is written down. The turn ledger is complete by default."""
 
-    unstored = ("batches", "ladder", "transcript_tokens", "witnesses")
+    unstored = ("baseline", "batches", "ladder", "transcript_tokens", "witnesses")
 
     turns: Fraction = 1.0  # share of trajectories whose turns are recorded
     tokens: Natural = 2  # trajectories a step with every token recorded
@@ -309,6 +309,8 @@ class RecordSettings(Settings):
     checkpoint_every: Natural = 20  # iterations; 0 = only at the end
     ladder: Natural = 4  # iterations between the checkpoints to fork from, kept before a fall; 0 = none
     batches: BatchesSettings = BatchesSettings()
+    # Name of a saved baseline (`sorl baseline save`): an event says where the run leaves its bands.
+    baseline: Name | None = None
     witnesses: bool = True  # fingerprints of the weights and checksums of the tokens, each step
 
 
