@@ -63,8 +63,19 @@ def test_a_cell_that_was_started_from_nothing_again_has_no_earlier_start(tmp_pat
 
 def test_the_screen_says_where_it_goes_on_and_what_was_given_up(open_screen: Open, chain: Path) -> None:
     text = Read(open_screen("run", chain, run=NAMES[2]).source).text
-    assert f"Goes on from step 6 of {NAMES[1]} after a rollback" in text
+    assert f"After a rollback it goes on from step 6 of {NAMES[1]}" in text
     assert "After 2 rollbacks: 14 steps (" in text
+
+
+def test_an_earlier_start_can_be_opened_and_says_that_it_was_given_up(open_screen: Open, chain: Path) -> None:
+    app = open_screen("run", chain, run=FIRST)
+    text = Read(app.source).text
+    assert app.selectbox(key="run").value == FIRST
+    assert "Ignored in the address" not in text
+    assert f"An earlier start, which was given up; what became of it: {NAMES[2]}" in text
+    newest = open_screen("run", chain)
+    assert newest.selectbox(key="run").options == ["ppo, seed 0: healthy"]
+    assert "An earlier start" not in Read(newest.source).text
 
 
 def test_a_run_without_a_rollback_has_no_earlier_start(open_screen: Open, grid: Path) -> None:

@@ -21,7 +21,7 @@ from sorl.app.figures.runs import Signal
 from sorl.app.page import Empty, address, anchor, links, look, note
 from sorl.app.queries import Diagnostics, Store
 from sorl.app.text import few, number, percent, setting, times, word
-from sorl.app.url import about, choose, choose_many
+from sorl.app.url import about, asked, choose, choose_many
 from sorl.diagnosis.standing import counted
 from sorl.objective import KINDS
 from sorl.spec import InputError
@@ -227,13 +227,51 @@ RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": 
 WORST = "worst"  # instead of an epoch: the one in which the trajectory had most of the gradient
 
 
+class RunChoice(NamedTuple):
+    """An experiment, its runs (one row each), and the one that was chosen."""
+
+    experiment: str
+    runs: pd.DataFrame
+    run: Row
+
+
+def choose_experiment_and_run(store: Store) -> RunChoice:
+    """Choose an experiment and a run of it.
+
+    An address may name an earlier start of a cell, which its guard gave up: then it is among the runs.
+    """
+    left, right = st.columns([1, 2])
+    with left:
+        experiment = choose_experiment(store)
+    each = _with_earlier_start(store, experiment, runs(store, experiment))
+    with right:
+        return RunChoice(experiment, each, choose_run(each))
+
+
+def _with_earlier_start(store: Store, experiment: str, each: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs, and the one that the address names if it is an earlier start of one of them."""
+    named = asked("run")
+    if not named or named in set(each["run_id"]):
+        return each
+    earlier = store.computed(
+        ("earlier start", experiment, named),
+        lambda reader: recorded.outcomes(reader, experiment, [named]),
+    )
+    return pd.concat([each, earlier.assign(is_earlier=True)], ignore_index=True) if len(earlier) else each
+
+
 def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
     """Choose one of the runs, by default `first` or the first that collapsed; return its row."""
     rows = {row["run_id"]: row for row in each.to_dict("records")}
-    names = {run: f"{row['arm']}, seed {row['seed']}: {stands(row)}" for run, row in rows.items()}
+    names = {run: _name_of(row) for run, row in rows.items()}
     run = choose("run", "Run", names, first or first_run(each))
     about(f"{rows[run]['arm']} s{rows[run]['seed']}", names[run])
     return rows[run]
+
+
+def _name_of(row: Row) -> str:
+    name = f"{row['arm']}, seed {row['seed']}: {stands(row)}"
+    return f"{name}, an earlier start" if row.get("is_earlier") is True else name
 
 
 def first_run(each: pd.DataFrame) -> str:

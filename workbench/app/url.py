@@ -87,6 +87,16 @@ def about(short: str, whole: str) -> None:
     _address().shown = short, whole
 
 
+def asked(name: str) -> str:
+    """Return what control `name` is about to be set to, by a new address or by the last choice; empty for its
+    default.
+    """
+    here = _address()
+    is_new = here.read.get(name) != here.number
+    values = here.news.get(name, []) if is_new else here.left.get(name, [])
+    return next(iter(values), "")
+
+
 def chosen(name: str) -> str:
     """Return what control `name` of this screen is set to; empty where the screen has none."""
     return next(iter(_address().now.get(name, [])), "")

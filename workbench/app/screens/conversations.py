@@ -7,7 +7,7 @@ import streamlit as st
 from markupsafe import Markup
 
 from sorl.app import export, page, theme
-from sorl.app.choices import choose_experiment, choose_run, runs
+from sorl.app.choices import choose_experiment_and_run
 from sorl.app.conversation_search import (
     COLUMNS,
     Hits,
@@ -46,12 +46,7 @@ class Asked(NamedTuple):
 @screen
 def conversations(store: Store) -> None:
     """Show what the policy said, where, and how often."""
-    left, right = st.columns([1, 2])
-    with left:
-        experiment = choose_experiment(store)
-    all_runs = runs(store, experiment)
-    with right:
-        run = choose_run(all_runs)
+    experiment, all_runs, run = choose_experiment_and_run(store)
     asked = _ask()
     hits = search_conversations(store, str(run["run_id"]), asked.pattern, asked.conditions)
     if hits.with_text.empty:

@@ -14,10 +14,8 @@ from sorl.app.choices import (
     SIGNALS,
     WORST,
     alike,
-    choose_experiment,
-    choose_run,
+    choose_experiment_and_run,
     ranked,
-    runs,
     watched,
 )
 from sorl.app.data import Row
@@ -83,12 +81,7 @@ class Places(NamedTuple):
 @screen
 def episode(store: Store) -> None:
     """Which trajectory, which turn, which token did it?"""
-    left, right = st.columns([1, 2])
-    with left:
-        experiment = choose_experiment(store)
-    all_runs = runs(store, experiment)
-    with right:
-        about = choose_run(all_runs)
+    experiment, all_runs, about = choose_experiment_and_run(store)
     run = str(about["run_id"])
     known = dictionary(store)
     choices = st.container(horizontal=True, gap="small", vertical_alignment="bottom")

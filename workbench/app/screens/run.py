@@ -18,10 +18,8 @@ from rich.filesize import decimal
 from sorl.analysis.runs import nested
 from sorl.app import export, page, theme
 from sorl.app.choices import (
-    choose_experiment,
-    choose_run,
+    choose_experiment_and_run,
     ranked,
-    runs,
     settings_of,
     styles,
     watched,
@@ -189,12 +187,8 @@ def run(store: Store) -> None:
 
 def _choose(store: Store) -> _Shown:
     """Choose an experiment and a run of it."""
-    left, right = st.columns([1, 2])
-    with left:
-        experiment = choose_experiment(store)
-    each = runs(store, experiment)
-    with right:
-        now = as_it_is(store, choose_run(each))
+    experiment, each, run = choose_experiment_and_run(store)
+    now = as_it_is(store, run)
     run_id = str(now["run_id"])
     return _Shown(
         experiment,
@@ -366,6 +360,18 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
     st.html(tag("p", *(tag("span", tag("b", name), value) for name, value in pairs), css="sorl-facts"))
 
 
+def _newer_start(run_id: str, experiment: str, each: pd.DataFrame) -> list[tuple[object, ...]]:
+    """Say of an earlier start that it was given up, with the start that its cell ended with."""
+    if "is_earlier" not in each:
+        return []
+    own = each[each["run_id"] == run_id].iloc[0]
+    if own["is_earlier"] is not True:
+        return []
+    newer = each[(each["arm"] == own["arm"]) & (each["seed"] == own["seed"]) & (each["run_id"] != run_id)]
+    links_to = [anchor(word(run), address("run", experiment=experiment, run=run)) for run in newer["run_id"]]
+    return [("An earlier start, which was given up; what became of it: ", Markup(", ").join(links_to))]
+
+
 def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> None:
     arm = str(now["arm"])
     run_id = str(now["run_id"])
@@ -392,12 +398,12 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
     others: list[tuple[object, ...]] = (
         [("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []
     )
+    others += _newer_start(run_id, experiment, each)
     if now["parent"] is not None:  # its experiment is in the configuration
         origin = settings_of(now["config"]).get("fork.experiment", "").strip('"')
         if origin == experiment and now["draw"] == 0:
-            others.append(
-                (f"Goes on from step {now['forked_at']} of {word(now['parent'])} after a rollback",)
-            )
+            to = anchor(word(now["parent"]), address("run", experiment=experiment, run=str(now["parent"])))
+            others.append((f"After a rollback it goes on from step {now['forked_at']} of ", to))
         else:
             to = anchor(str(now["parent"]), address("run", experiment=origin, run=str(now["parent"])))
             others.append((f"Draw {now['draw']} of the forks at step {now['forked_at']} of ", to))
@@ -559,6 +565,9 @@ def _success(store: Store, chosen: Chosen, about: _Shown, last: int) -> None:
         links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
     if len(starts):
         note(rollback_sentence(starts))
+        ids = list(starts["start"].unique())
+        each = [anchor(word(run), address("run", experiment=about.experiment, run=run)) for run in ids]
+        links(("Given up in part or whole: ", Markup(", ").join(each)))
     if leads:
         note("Click an event to see the trajectories of its step.")
 
