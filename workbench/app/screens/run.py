@@ -360,19 +360,23 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
     st.html(tag("p", *(tag("span", tag("b", name), value) for name, value in pairs), css="sorl-facts"))
 
 
-def _newer_start(run_id: str, experiment: str, each: pd.DataFrame) -> list[tuple[object, ...]]:
-    """Say of an earlier start that it was given up, with the start that its cell ended with."""
-    if "is_earlier" not in each:
-        return []
-    own = each[each["run_id"] == run_id].iloc[0]
-    if own["is_earlier"] is not True:
-        return []
-    newer = each[(each["arm"] == own["arm"]) & (each["seed"] == own["seed"]) & (each["run_id"] != run_id)]
-    links_to = [anchor(word(run), address("run", experiment=experiment, run=run)) for run in newer["run_id"]]
-    return [("An earlier start, which was given up; what became of it: ", Markup(", ").join(links_to))]
+_Line = tuple[object, ...]  # words and links
 
 
 def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> None:
+    """Show where else this run can be looked at, and which runs belong to it."""
+    screens = Markup(", ").join(_screens_of(now, experiment, each, tables))
+    run_id = str(now["run_id"])
+    lines = [
+        *_other_seeds(now, experiment, each),
+        *_newer_start(run_id, experiment, each),
+        *_origin(now, experiment),
+    ]
+    links(("This run in ", screens), *lines)
+
+
+def _screens_of(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> Iterator[Markup]:
+    """Yield a link to each screen that has rows of this run."""
     arm = str(now["arm"])
     run_id = str(now["run_id"])
     arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
@@ -386,28 +390,48 @@ def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> N
         "replay": {"run": run_id},
     }
     needs = {"turns": "turn_step", "episode": "trajectory", "replay": "trajectory"}
-    here = [
-        anchor(name.capitalize(), address(name, experiment=experiment, **choice))
-        for name, choice in choices.items()
-        if name not in needs or needs[name] in tables
-    ]
-    seeds = [
-        anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
-        for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
-    ]
-    others: list[tuple[object, ...]] = (
-        [("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []
-    )
-    others += _newer_start(run_id, experiment, each)
-    if now["parent"] is not None:  # its experiment is in the configuration
-        origin = settings_of(now["config"]).get("fork.experiment", "").strip('"')
-        if origin == experiment and now["draw"] == 0:
-            to = anchor(word(now["parent"]), address("run", experiment=experiment, run=str(now["parent"])))
-            others.append((f"After a rollback it goes on from step {now['forked_at']} of ", to))
-        else:
-            to = anchor(str(now["parent"]), address("run", experiment=origin, run=str(now["parent"])))
-            others.append((f"Draw {now['draw']} of the forks at step {now['forked_at']} of ", to))
-    links(("This run in ", Markup(", ").join(here)), *others)
+    for name, choice in choices.items():
+        if name not in needs or needs[name] in tables:
+            yield anchor(name.capitalize(), address(name, experiment=experiment, **choice))
+
+
+def _run_link(text: str, experiment: str, run_id: str) -> Markup:
+    return anchor(text, address("run", experiment=experiment, run=run_id))
+
+
+def _other_seeds(now: Row, experiment: str, each: pd.DataFrame) -> Iterator[_Line]:
+    """Yield a line with the replicates of a run."""
+    others = each[(each["arm"] == now["arm"]) & (each["run_id"] != now["run_id"])]
+    if len(others):
+        seeds = [
+            _run_link(f"{row['seed']} ({ended(row)})", experiment, row["run_id"])
+            for row in others.to_dict("records")
+        ]
+        yield "Other seeds of this arm: ", Markup(", ").join(seeds)
+
+
+def _newer_start(run_id: str, experiment: str, each: pd.DataFrame) -> Iterator[_Line]:
+    """Yield, of an earlier start, that it was given up, with the start that its cell ended with."""
+    own = each[each["run_id"] == run_id].iloc[0]
+    if own.get("is_earlier") is not True:
+        return
+    newer = each[(each["arm"] == own["arm"]) & (each["seed"] == own["seed"]) & (each["run_id"] != run_id)]
+    names = Markup(", ").join(_run_link(word(run), experiment, run) for run in newer["run_id"])
+    yield "An earlier start, which was given up; what became of it: ", names
+
+
+def _origin(now: Row, experiment: str) -> Iterator[_Line]:
+    """Yield a line with the run that this one goes on from, by a rollback or as a fork."""
+    if now["parent"] is None:
+        return
+    parent = str(now["parent"])
+    # Its experiment is in the configuration.
+    origin = settings_of(now["config"]).get("fork.experiment", "").strip('"')
+    if origin == experiment and now["draw"] == 0:
+        words = f"After a rollback it goes on from step {now['forked_at']} of "
+    else:
+        words = f"Draw {now['draw']} of the forks at step {now['forked_at']} of "
+    yield words, _run_link(word(parent), origin, parent)
 
 
 class _Remark(NamedTuple):
@@ -558,18 +582,26 @@ def _success(store: Store, chosen: Chosen, about: _Shown, last: int) -> None:
         if recorded(store, name, step):
             where = {"experiment": about.experiment, "run": name, "step": str(step)}
             page.open_screen("episode", **where, **page.EPISODE)
-    if len(forks):
-        names = [
-            anchor(one, address("compare", experiment=one, x="fork")) for one in forks["experiment"].unique()
-        ]
-        links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
-    if len(starts):
-        note(rollback_sentence(starts))
-        ids = list(starts["start"].unique())
-        each = [anchor(word(run), address("run", experiment=about.experiment, run=run)) for run in ids]
-        links(("Given up in part or whole: ", Markup(", ").join(each)))
+    _explain_forks(forks)
+    _explain_starts(starts, about.experiment)
     if leads:
         note("Click an event to see the trajectories of its step.")
+
+
+def _explain_forks(forks: pd.DataFrame) -> None:
+    """Say what the thin lines are, of query `children`."""
+    if len(forks):
+        experiments = forks["experiment"].unique()
+        names = [anchor(name, address("compare", experiment=name, x="fork")) for name in experiments]
+        links(("Thin lines: its forks, each arm in a colour. In Compare: ", Markup(", ").join(names)))
+
+
+def _explain_starts(starts: pd.DataFrame, experiment: str) -> None:
+    """Say what a guard gave up, of query `starts`."""
+    if len(starts):
+        note(rollback_sentence(starts))
+        names = [_run_link(word(run), experiment, run) for run in starts["start"].unique()]
+        links(("Given up in part or whole: ", Markup(", ").join(names)))
 
 
 def _write_note(store: Store, experiment: str, run_id: str, ends: tuple[int, int]) -> None:
