@@ -188,16 +188,16 @@ def _name(cell: GuardedCell) -> _Name:
     return _Name(cell.experiment, cell.arm, cell.seed)
 
 
-def count_arms(cells: Sequence[GuardedCell], experiment: str) -> str:
-    """Return Markdown: one row per arm of an experiment, against the arm that is left alone.
+def count_arms(cells: Sequence[GuardedCell]) -> str:
+    """Return Markdown: one row per arm, against the arm that is left alone.
 
     Differences are means over seeds of what an arm has more than the reference of the same seed, with 95 % t
     intervals; p of those at the end, by Holm over the arms. Raises InputError without a reference.
     """
-    arms = _by_arm(cells, experiment)
+    arms = _by_arm(cells)
     reference = arms.get(REFERENCE)
     if reference is None:
-        raise InputError(f"{experiment} has no finished run of arm '{REFERENCE}'")
+        raise InputError(f"there is no finished run of arm '{REFERENCE}'")
     others = [arm for arm in arms if arm != REFERENCE]
     at_end = {arm: mean_interval(_differences_at_end(arms[arm], reference)) for arm in others}
     corrected = holm([at_end[arm].p for arm in others])
@@ -206,13 +206,14 @@ def count_arms(cells: Sequence[GuardedCell], experiment: str) -> str:
     for arm, runs in arms.items():
         row = [arm, len(runs), _estimate([run.final for run in runs.values()])]
         if arm == REFERENCE:
-            row += ["", "", "", ""]
+            row += ["", "", "", "", ""]
         else:
             row += [
                 _words(at_end[arm]),
                 p_value(p_values[arm]),
                 _estimate(_differences_at_equal_cost(runs, reference, "tokens")),
                 _estimate(_differences_at_equal_cost(runs, reference, "seconds")),
+                _estimate(_differences_at_end(_rolled_back(runs), reference)),
             ]
         row += _counts(list(runs.values()))
         rows.append(row)
@@ -227,8 +228,8 @@ HEADER = (
     "p (Holm)",
     f"at the tokens of {REFERENCE}",
     f"at the seconds of {REFERENCE}",
-    f"reached {GOAL:g}",
-    "tokens to it, median",
+    "the same where it rolled back",
+    f"reached {GOAL:g} (median tokens)",
     "ended down",
     "rolled back",
     "tokens, mean",
@@ -244,17 +245,16 @@ def _counts(runs: Sequence[GuardedCell]) -> list[str]:
     rollbacks = sum(run.rollbacks for run in runs)
     tokens = sum(run.tokens for run in runs) / len(runs)
     return [
-        f"{len(reached)} of {len(runs)}",
-        f"{median(reached):,.0f}" if reached else "-",
+        f"{len(reached)} of {len(runs)} ({median(reached):,.0f})" if reached else f"0 of {len(runs)}",
         f"{down} of {len(runs)}",
         f"{rolled_back} of {len(runs)}, {rollbacks} times" if rollbacks else "0",
         f"{tokens:,.0f}",
     ]
 
 
-def count_false_rollbacks(cells: Sequence[GuardedCell], experiment: str) -> str:
+def count_false_rollbacks(cells: Sequence[GuardedCell]) -> str:
     """Return a sentence: how many healthy runs a guard rolled back, by their twins without a guard."""
-    arms = _by_arm(cells, experiment)
+    arms = _by_arm(cells)
     twins = list[HealthyTwin]()
     for arm, runs in arms.items():
         alone = arms.get(arm.removesuffix(GUARDED), {})
@@ -271,13 +271,17 @@ def count_false_rollbacks(cells: Sequence[GuardedCell], experiment: str) -> str:
     )
 
 
-def _by_arm(cells: Sequence[GuardedCell], experiment: str) -> dict[str, Cells]:
-    """Return the cells of an experiment by arm and seed; the reference comes first."""
+def _by_arm(cells: Sequence[GuardedCell]) -> dict[str, Cells]:
+    """Return cells by arm and seed; the reference comes first."""
     arms: dict[str, Cells] = {}
     for cell in cells:
-        if cell.experiment == experiment:
-            arms.setdefault(cell.arm, {})[cell.seed] = cell
+        arms.setdefault(cell.arm, {})[cell.seed] = cell
     return dict(sorted(arms.items(), key=lambda item: (item[0] != REFERENCE, item[0])))
+
+
+def _rolled_back(runs: Cells) -> Cells:
+    """Return the runs whose guard went back at least once: the others are their twins, step for step."""
+    return {seed: run for seed, run in runs.items() if run.rollbacks}
 
 
 def _differences_at_end(runs: Cells, reference: Cells) -> list[float]:
@@ -306,19 +310,39 @@ def _words(estimate: Estimate) -> str:
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
+class Block(NamedTuple):
+    """Seeds of an experiment that were planned together, and so are counted together."""
+
+    experiment: str
+    first_seed: int
+    last_seed: int
+    title: str
+
+
+BLOCKS = (
+    Block("guard", 300, 309, "The regime of quickstart, ten seeds as planned"),
+    Block("guard", 330, 349, "Twenty more seeds, decided on after the ten had been counted"),
+    Block("guard", 300, 349, "All thirty"),
+    Block("guard_rise", 30, 39, "The regime of rise_and_fall"),
+)
+
+
 def count_all(cells: Sequence[GuardedCell]) -> str:
-    """Return Markdown: a table for each experiment that was run, and the false rollbacks."""
+    """Return Markdown: a table for each block that was run, and the false rollbacks."""
     parts = []
-    present = {cell.experiment for cell in cells}
-    for experiment in EXPERIMENTS:
-        if experiment not in present:
-            continue
-        parts.append(f"`experiments/{experiment}.toml`")
-        if experiment == HEALTHY:
-            parts.append(count_false_rollbacks(cells, experiment))
-        else:
-            parts.append(count_arms(cells, experiment))
+    for block in BLOCKS:
+        own = [cell for cell in cells if is_in(cell, block)]
+        if own:
+            parts += [f"**{block.title}** (`experiments/{block.experiment}.toml`)", count_arms(own)]
+    healthy = [cell for cell in cells if cell.experiment == HEALTHY]
+    if healthy:
+        parts += [f"**Healthy runs** (`experiments/{HEALTHY}.toml`)", count_false_rollbacks(healthy)]
     return "\n\n".join(parts)
+
+
+def is_in(cell: GuardedCell, block: Block) -> bool:
+    """Whether a cell belongs to a block."""
+    return cell.experiment == block.experiment and block.first_seed <= cell.seed <= block.last_seed
 
 
 def count_live_calls(file: Path) -> str:
