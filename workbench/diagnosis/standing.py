@@ -26,6 +26,7 @@ _WORDS = {
     "no_clear_change": "No clear change",
     "saturated": "Saturated: started near its top and stayed",
 }
+_DOWN = ("collapsed", "falling", "diverged")  # outcomes that say it already
 _CRITICAL = {"non_finite": "NaN or Inf"}
 
 
@@ -50,7 +51,7 @@ def standing(log: Log) -> str:
     if log.reading is not None and _knows_noise(log):
         parts = [*_by_noise(log), _critical(log)]
     else:
-        parts = [*_by_counts(log), _critical(log)]
+        parts = [*_by_counts(log), _held_out(log), _critical(log)]
     return " ".join(f"{part}." for part in parts if part)
 
 
@@ -227,6 +228,30 @@ def _by_counts(log: Log) -> list[str]:
         f", {figure(peak)} at its best (median of {PEAK})" if peak is not None and len(curve) >= PEAK else ""
     )
     return [words, f"Its {score} was {figure(last.mean())} over {length}{best}"]
+
+
+def _held_out(log: Log) -> str:
+    """Say that the policy after the last update is down on held-out questions, which the scores of training
+    cannot show: they are of the policies before.
+
+    Down: the upper end of its interval lies below half of the lower end at its best.
+    """
+    evaluations = log.table("evaluation")
+    needed = {"data", "step", "success", "success_low", "success_high"}
+    if log.run.get("outcome") in _DOWN or not needed <= set(evaluations):
+        return ""
+    evaluations = evaluations.dropna(subset=["success", "success_low", "success_high"])
+    for data, rows in evaluations.groupby("data", sort=True):
+        by_step = rows.sort_values("step").to_dict("records")
+        last = by_step[-1]
+        best = max(by_step, key=lambda row: float(row["success"]))
+        if last["success_high"] < best["success_low"] / 2:
+            return (
+                f"But on held-out questions ({data}) the policy at step {last['step']:,} solves"
+                f" {figure(last['success'])}, and {figure(best['success'])} at its best (step"
+                f" {best['step']:,}): the last updates brought it down"
+            )
+    return ""
 
 
 def _peak(log: Log) -> float | None:
