@@ -1,6 +1,7 @@
 """A cell whose guard rolls it back: its next starts, resumed at any point, and one row in the end."""
 
 import json
+import shutil
 
 import pytest
 
@@ -45,6 +46,18 @@ def begun(path):
     return sorted(
         (path.parent / "runs" / "demo").glob("ppo-*"), key=lambda folder: (len(folder.name), folder.name)
     )
+
+
+def test_a_start_whose_folder_was_only_begun_is_begun_again(tmp_path):
+    path = scripted_file(tmp_path, GUARDED, ppo={"alarm_at": 3})
+    (result,) = go(load(path))
+    first, second, third = begun(path)
+    for file in second.iterdir():
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    shutil.rmtree(third)
+    (again,) = go(load(path))
+    assert again.folder == result.folder
+    assert settings_of(second).fork.run == first.name
 
 
 def test_each_rollback_is_a_start_from_the_checkpoint_with_one_more_change(tmp_path):

@@ -222,12 +222,17 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
 
 
 def newest_start(cell: Cell, runs: Path) -> Cell:
-    """Return the newest start of a cell in `runs`."""
+    """Return the newest start of a cell in `runs`.
+
+    A folder without a configuration is no start yet: its grid was killed while it made it.
+    """
     first = cell.first
-    names = (
-        f.name.removeprefix(f"{first.run_id}-g") for f in (runs / cell.experiment).glob(f"{first.run_id}-g*")
-    )
-    newest = replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
+    generations = [1]
+    for folder in (runs / cell.experiment).glob(f"{first.run_id}-g*"):
+        number = folder.name.removeprefix(f"{first.run_id}-g")
+        if number.isdecimal() and (folder / "config.toml").is_file():
+            generations.append(int(number))
+    newest = replace(first, generation=max(generations))
     if newest.settings.guard is None:
         return newest
     folder = folder_of(runs, newest)

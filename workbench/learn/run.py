@@ -157,14 +157,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                     line |= {"grad_norm": row.get("grad_norm_max")}
                     line |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
                     print(json.dumps(line), file=out, flush=True)
-                    if interrupted:
-                        trainer.save(own)
-                        write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
-                        return INTERRUPTED
-                    if every and trainer.step % every == 0:
-                        trainer.save(own)
-                    if rungs and trainer.step % rungs == 0:
-                        trainer.save_rung(folder / LADDER)
+                    # Before a checkpoint: a run that goes on from one does not raise the alarm again.
                     decision = guard.decide(recorder.raised, recorder.onset) if guard is not None else None
                     if decision is not None:
                         recorder.events([decision.event])
@@ -174,6 +167,14 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                                 decision.rollback.write(folder)
                             write("finished", decision.event.message)
                             return FINISHED
+                    if interrupted:
+                        trainer.save(own)
+                        write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
+                        return INTERRUPTED
+                    if every and trainer.step % every == 0:
+                        trainer.save(own)
+                    if rungs and trainer.step % rungs == 0:
+                        trainer.save_rung(folder / LADDER)
                 trainer.save(own)
                 write("finished", trainer.stopped or None)
             except (SelfTestFailed, StaleWeights) as error:
