@@ -1,4 +1,4 @@
-"""docs/code.md names what is on the disk: the tree, the places to start reading, the stops of a run."""
+"""docs/code.md names what is on the disk: the tree, and the places to start reading."""
 
 import re
 
@@ -24,11 +24,3 @@ def test_the_places_to_start_reading_exist_and_are_named() -> None:
     for name in NUCLEUS:
         assert (ROOT / "workbench" / name).exists()
         assert name.rsplit("/", 1)[-1] in PAGE
-
-
-def test_every_stop_of_a_run_is_a_place_in_the_code() -> None:
-    stops = re.findall(r"^\| \d+ \| (.+?) \|", PAGE, re.MULTILINE)
-    places = re.findall(r"`(.+?)`", " ".join(stops))
-    assert len(stops) > 10
-    for place in places:
-        assert (ROOT / "workbench" / place).exists(), place
