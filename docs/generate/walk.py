@@ -8,8 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
-from docs.generate.tree import ROOT
-
+ROOT = Path(__file__).parents[2]
 LINES = 5  # of a stop
 
 

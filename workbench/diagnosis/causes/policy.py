@@ -2,6 +2,8 @@
 sampler, gradient.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -428,19 +430,20 @@ def zero_gradient(log: Log) -> Clue | None:
     if log.ledger or zeros.empty or len(zeros) < min(ZERO_ROWS, len(norm)):
         return None
     kl = log.series("step", "kl_ref").reindex(zeros.index).dropna()
-    spread = _rewards_differ(log, zeros.index)
-    if kl.nunique() > 1 or spread == "" or _has_other_reason(log, zeros.index):
+    spread = _spread_of_rewards(log, zeros.index)
+    is_flat = spread is not None and not spread.differs
+    if kl.nunique() > 1 or is_flat or _has_other_reason(log, zeros.index):
         return None  # the policy moves, so the norm is not measured; or there is nothing to learn from
     says = f"the gradient norm is exactly zero in {rows_in_words(len(zeros), len(norm))}"
     is_still = len(kl) > 0 and not kl.any()
     if is_still:
         says += ", and so is the KL to the reference"
-    if spread:
-        says += f", although {spread}"
-    is_certain = is_still and bool(spread) and len(zeros) >= ZERO_ROWS
+    if spread is not None:
+        says += f", although {spread.words}"
+    is_certain = is_still and spread is not None and len(zeros) >= ZERO_ROWS
     step = int(zeros.index[0])
     return Clue(
-        "sign" if spread else "pattern",
+        "pattern" if spread is None else "sign",
         0.9 if is_certain else 0.6,
         step,
         says,
@@ -456,18 +459,23 @@ def _zeros_at_the_end(norm: pd.Series) -> pd.Series:
     return norm.iloc[other[-1] + 1 :] if len(other) else norm
 
 
-def _rewards_differ(log: Log, steps: pd.Index) -> str | None:
-    """Say how rewards differ in most of these steps; empty where they do not, None where no column tells."""
+class _Spread(NamedTuple):
+    """Whether rewards differ in most of some steps, in the words for it."""
+
+    differs: bool
+    words: str
+
+
+def _spread_of_rewards(log: Log, steps: pd.Index) -> _Spread | None:
+    """Return whether rewards differ in most of these steps; None where no column tells."""
+    within_groups = "rewards differ within groups"
     unanimous = log.series("step", "zero_advantage_frac").reindex(steps).dropna()
     if len(unanimous):
-        return "rewards differ within groups" if float(unanimous.median()) < 1 else ""
-    for column, says in (
-        ("group_reward_std", "rewards differ within groups"),
-        ("reward_std", "rewards differ"),
-    ):
-        spread = log.series("step", column).reindex(steps).dropna()
-        if len(spread):
-            return says if float(spread.median()) > 0 else ""
+        return _Spread(float(unanimous.median()) < 1, within_groups)
+    for column, words in (("group_reward_std", within_groups), ("reward_std", "rewards differ")):
+        deviation = log.series("step", column).reindex(steps).dropna()
+        if len(deviation):
+            return _Spread(float(deviation.median()) > 0, words)
     return None
 
 
