@@ -4,7 +4,7 @@ Seeds are replicates; every figure has its interval and its n. docs/statistics.m
 """
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -36,50 +36,71 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     step, onsets: each. starts: success in the first five steps of runs that did not learn. clip_frac,
     grad_norm_median: means over seeds, grad_norm_max: the largest; NULL without columns of updates.
     """
-    found = []
-    for arm, rows in frame.groupby("arm", sort=False):
-        over = rows[rows["status"] == "finished"]
-        known = over[over["outcome"].notna()]
-        judged = known[~known["outcome"].isin(UNDECIDED)]
-        dead = judged[judged["outcome"].isin(COLLAPSED)]
-        share = (
-            Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged)))
-            if len(judged)
-            else Estimate(None)
-        )
-        stopped = over.loc[over["steps"] < over["planned"], ["steps", "planned"]].astype(float)
-        updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
-        onsets = dead["collapse_step"].dropna().astype(float)
-        each = known.to_dict(orient="records")
-        idle = known.loc[known["outcome"].isin(NOT_RISEN)].reindex(columns=["first_success"])
-        found.append(
-            {
-                "arm": str(arm),
-                "algorithm": rows["algorithm"].iloc[0],
-                "runs": len(rows),
-                "n": len(over),
-                "judged": len(judged),
-                **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild")},
-                "not_risen": len(idle),
-                **_over_seeds(over, "peak"),
-                **_over_seeds(over, "final"),
-                **share.columns("collapsed"),
-                "onset": onsets.median(),
-                "onsets": _each(onsets, ".0f"),
-                "starts": _each(idle["first_success"]),
-                **{
-                    word: "; ".join(filter(None, (since(run, fate) for run in each)))
-                    for word, fate in STANDING.items()
-                },
-                **updates[["clip_frac", "grad_norm_median"]].mean(),
-                "grad_norm_max": updates["grad_norm_max"].max(),
-                "stopped": len(stopped),
-                "steps_min": stopped["steps"].min(),
-                "steps_max": stopped["steps"].max(),
-                "planned": stopped["planned"].max(),
-            }
-        )
-    return pd.DataFrame(found)
+    return pd.DataFrame([_summary(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
+
+
+def _summary(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
+    """The row of one arm in `summarise`."""
+    over = rows[rows["status"] == "finished"]
+    known = over[over["outcome"].notna()]
+    judged = known[~known["outcome"].isin(UNDECIDED)]
+    dead = judged[judged["outcome"].isin(COLLAPSED)]
+    onsets = dead["collapse_step"].dropna().astype(float)
+    idle = known.loc[known["outcome"].isin(NOT_RISEN)].reindex(columns=["first_success"])
+    return {
+        "arm": arm,
+        "algorithm": rows["algorithm"].iloc[0],
+        "runs": len(rows),
+        "n": len(over),
+        "judged": len(judged),
+        **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild")},
+        "not_risen": len(idle),
+        **_over_seeds(over, "peak"),
+        **_over_seeds(over, "final"),
+        **_incidence(len(dead), len(judged)).columns("collapsed"),
+        "onset": onsets.median(),
+        "onsets": _each(onsets, ".0f"),
+        "starts": _each(idle["first_success"]),
+        **_standing(known),
+        **_over_updates(over),
+        **_early_ends(over),
+    }
+
+
+def _incidence(collapsed: int, judged: int) -> Estimate:
+    if not judged:
+        return Estimate(None)
+    return Estimate(collapsed, *stats.clopper_pearson(collapsed, judged))
+
+
+def _standing(known: pd.DataFrame) -> dict[str, str]:
+    """Since when the falling runs are down and the collapsed ones back, a sentence a run."""
+    runs = known.to_dict(orient="records")
+    standing = {}
+    for word, fate in STANDING.items():
+        each = (since(run, fate) for run in runs)
+        standing[word] = "; ".join(filter(None, each))
+    return standing
+
+
+def _over_updates(over: pd.DataFrame) -> dict[str, float]:
+    updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
+    return {
+        "clip_frac": updates["clip_frac"].mean(),
+        "grad_norm_median": updates["grad_norm_median"].mean(),
+        "grad_norm_max": updates["grad_norm_max"].max(),
+    }
+
+
+def _early_ends(over: pd.DataFrame) -> dict[str, Any]:
+    """How many finished runs ended before their planned steps, and after how many steps."""
+    stopped = over.loc[over["steps"] < over["planned"], ["steps", "planned"]].astype(float)
+    return {
+        "stopped": len(stopped),
+        "steps_min": stopped["steps"].min(),
+        "steps_max": stopped["steps"].max(),
+        "planned": stopped["planned"].max(),
+    }
 
 
 def _over_seeds(runs: pd.DataFrame, name: str) -> dict[str, Any]:
@@ -119,77 +140,97 @@ def answer(frame: pd.DataFrame) -> str:
     out.
     """
     rows = frame.to_dict(orient="records")
-    judged = [row for row in rows if row["judged"]]
-    fell = sorted(
-        (row for row in judged if row["collapsed"]), key=lambda r: r["collapsed"] / r["judged"], reverse=True
-    )
-    # A run that never rose cannot fall: it is no evidence of stability.
-    stood = [row for row in judged if not row["collapsed"] and row["not_risen"] < row["judged"]]
-    sentences = []
-    if fell:
-        each = [f"{named(row)} in {int(row['collapsed'])} of {row['judged']}{_onset(row)}" for row in fell]
-        sentences.append(f"Collapsed{_few(each, '; ')}.")
-        if stood:
-            sentences.append(f"Did not collapse{_few([named(row) for row in stood])}.")
-    elif stood:
-        runs = sum(row["judged"] for row in stood)
-        sentences.append(f"No arm collapsed ({runs} run{'s' if runs > 1 else ''}).")
-    elif not judged:
-        sentences.append("No run can be judged yet, so there is nothing to conclude.")
-    if stood:
-        fewest = min(stood, key=lambda row: row["judged"])
-        seeds = "one seed" if fewest["judged"] == 1 else f"{fewest['judged']} seeds"
-        most = f"up to {percent(fewest['collapsed_high'])} of runs (95 % Clopper-Pearson)"
-        sentences.append(f"With {seeds}, an arm that never collapsed may still do so in {most}.")
-    short = {named(row): row["n"] - row["judged"] - row["falling"] for row in rows}
-    falling = [(r, 0 if pd.isna(r["collapsed"]) else int(r["collapsed"])) for r in rows if r["falling"]]
-    for words, arms in (
-        (
-            "Down at the end, too late for the collapse rule, and left out of these counts",
-            [
-                f"{named(r)} {r['falling']} of {r['n']} (with them {k + r['falling']} of"
-                f" {r['judged'] + r['falling']} collapsed{'; ' * bool(r['down'])}{r['down']})"
-                for r, k in falling
-            ],
-        ),
-        (
-            "Collapsed and climbing, for too short a time to be called recovered",
-            [f"{named(r)} {r['back']}" for r in rows if r["back"]],
-        ),
-        (
-            "Did not rise above their start, so that staying up says nothing",
-            [
-                f"{named(r)} in {r['not_risen']} of {r['judged']}"
-                + (f" (start {r['starts']})" if r["starts"] else "")
-                for r in rows
-                if r["not_risen"]
-            ],
-        ),
-        (
-            "Lost some success without collapsing",
-            [f"{named(r)} in {r['mild']} of {r['judged']}" for r in rows if r["mild"]],
-        ),
-        (
-            "Not all runs are finished",
-            [f"{named(r)} {r['n']} of {r['runs']}" for r in rows if r["n"] < r["runs"]],
-        ),
-        ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
-    ):
-        sentences += (
-            [f"{words}{_few(arms, '; ' if any(';' in one for one in arms) else ', ')}."] if arms else []
-        )
-    early = [row for row in rows if row["stopped"]]
-    ends = [" to ".join(f"{step:.0f}" for step in sorted({r["steps_min"], r["steps_max"]})) for r in early]
-    if stopped := [
-        f"{named(row)} {row['stopped']} of {row['n']} (after {end} of {row['planned']:.0f} steps)"
-        for row, end in zip(early, ends, strict=True)
-    ]:
+    sentences = [*_collapse_sentences(rows)]
+    for words, arms in _reservations(rows):
+        if arms:
+            comma = "; " if any(";" in arm for arm in arms) else ", "
+            sentences.append(f"{words}{_few(arms, comma)}.")
+    early = [_early_end(row) for row in rows if row["stopped"]]
+    if early:
         sentences.append(
             "Ended early, so that their final success is that of the step they ended"
-            f" at{_few(stopped, '; ')}. Then compare the arms by their time to collapse, not by how many"
+            f" at{_few(early, '; ')}. Then compare the arms by their time to collapse, not by how many"
             " collapsed."
         )
     return " ".join(sentences)
+
+
+def _collapse_sentences(rows: Sequence[Row]) -> Iterator[str]:
+    """Which arms collapsed, which did not, and how sure that is."""
+    judged = [row for row in rows if row["judged"]]
+    fell = [row for row in judged if row["collapsed"]]
+    fell.sort(key=lambda row: row["collapsed"] / row["judged"], reverse=True)
+    # A run that never rose cannot fall: it is no evidence of stability.
+    stood = [row for row in judged if not row["collapsed"] and row["not_risen"] < row["judged"]]
+    if fell:
+        each = [f"{named(row)} in {int(row['collapsed'])} of {row['judged']}{_onset(row)}" for row in fell]
+        yield f"Collapsed{_few(each, '; ')}."
+        if stood:
+            yield f"Did not collapse{_few([named(row) for row in stood])}."
+    elif stood:
+        runs = sum(row["judged"] for row in stood)
+        yield f"No arm collapsed ({runs} run{'s' if runs > 1 else ''})."
+    elif not judged:
+        yield "No run can be judged yet, so there is nothing to conclude."
+    if stood:
+        yield _still_possible(stood)
+
+
+def _still_possible(stood: Sequence[Row]) -> str:
+    """How often an arm may collapse of which no run did: the upper end of the interval."""
+    fewest = min(stood, key=lambda row: row["judged"])
+    seeds = "one seed" if fewest["judged"] == 1 else f"{fewest['judged']} seeds"
+    most = f"up to {percent(fewest['collapsed_high'])} of runs (95 % Clopper-Pearson)"
+    return f"With {seeds}, an arm that never collapsed may still do so in {most}."
+
+
+def _reservations(rows: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
+    """What the counts of collapses leave out: the beginning of a sentence, and its arms."""
+    yield (
+        "Down at the end, too late for the collapse rule, and left out of these counts",
+        [_falling_runs(row) for row in rows if row["falling"]],
+    )
+    yield (
+        "Collapsed and climbing, for too short a time to be called recovered",
+        [f"{named(row)} {row['back']}" for row in rows if row["back"]],
+    )
+    yield (
+        "Did not rise above their start, so that staying up says nothing",
+        [_flat_runs(row) for row in rows if row["not_risen"]],
+    )
+    yield (
+        "Lost some success without collapsing",
+        [f"{named(row)} in {row['mild']} of {row['judged']}" for row in rows if row["mild"]],
+    )
+    yield (
+        "Not all runs are finished",
+        [f"{named(row)} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]],
+    )
+    short = {named(row): row["n"] - row["judged"] - row["falling"] for row in rows}
+    yield (
+        "Finished, but too short for the collapse rule",
+        [f"{arm} {runs}" for arm, runs in short.items() if runs],
+    )
+
+
+def _falling_runs(row: Row) -> str:
+    """`ppo 1 of 10 (with them 8 of 10 collapsed)`."""
+    collapsed: int = 0 if pd.isna(row["collapsed"]) else int(row["collapsed"])
+    detail = f"with them {collapsed + row['falling']} of {row['judged'] + row['falling']} collapsed"
+    if row["down"]:
+        detail += f"; {row['down']}"
+    return f"{named(row)} {row['falling']} of {row['n']} ({detail})"
+
+
+def _flat_runs(row: Row) -> str:
+    start = f" (start {row['starts']})" if row["starts"] else ""
+    return f"{named(row)} in {row['not_risen']} of {row['judged']}{start}"
+
+
+def _early_end(row: Row) -> str:
+    ends = sorted({row["steps_min"], row["steps_max"]})
+    end = " to ".join(f"{step:.0f}" for step in ends)
+    return f"{named(row)} {row['stopped']} of {row['n']} (after {end} of {row['planned']:.0f} steps)"
 
 
 def _few(arms: Sequence[str], comma: str = ", ") -> str:
@@ -270,41 +311,55 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
     """
     incidence = {row["arm"]: row for row in arms.to_dict(orient="records")}
     theirs = incidence.pop(reference)
-    found = []
-    for arm, mine in incidence.items():
-        pair = rows[rows["arm"].isin([arm, reference])]
-        judged = (int(mine["judged"]), int(theirs["judged"]))
-        watched = (int((pair["arm"] == arm).sum()), int((pair["arm"] == reference).sum()))
-        test = logrank(pair)
-        ratio, reason = survival.hazard_ratio(pair, reference)
-        difference, horizon = survival.restricted_mean_difference(pair, reference)
-        counts = (
-            [int(row[k]) for row in (mine, theirs) for k in ("collapsed", "judged")] if all(judged) else []
-        )
-        # Of the two kinds of n the larger: one test that could decide is enough.
-        smallest = min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None)
-        found.append(
-            {
-                "arm": arm,
-                "reference": reference,
-                "fisher_p": stats.fisher_exact(*counts) if counts else None,
-                "logrank_chi2": test and test.chi2,
-                "logrank_p": test and test.p,
-                "permuted_p": survival.permuted_logrank(pair, reference),
-                **ratio.columns("hazard_ratio"),
-                "hazard_ratio_reason": reason or None,
-                **difference.columns("rmst_difference"),
-                "pair_horizon": horizon,
-                "smallest_p": smallest,
-            }
-        )
-    if not found:
+    pairs = [_pair(mine, theirs, rows) for mine in incidence.values()]
+    if not pairs:
         return pd.DataFrame()
-    frame = pd.DataFrame(found).astype({f"{name}_p": object for name in TESTS})
+    frame = pd.DataFrame(pairs).astype({f"{name}_p": object for name in TESTS})
     for name in TESTS:
         frame[f"{name}_holm"] = pd.Series(holm(frame[f"{name}_p"].tolist()), dtype=object)
     best = holm(frame["smallest_p"].tolist())
     return frame.assign(undecidable=[p is not None and p > ALPHA for p in best])
+
+
+def _pair(mine: Row, theirs: Row, rows: pd.DataFrame) -> dict[str, Any]:
+    """The row of one arm in `against`, before the correction over the comparisons."""
+    arm = mine["arm"]
+    reference = theirs["arm"]
+    pair = rows[rows["arm"].isin([arm, reference])]
+    test = logrank(pair)
+    ratio, reason = survival.hazard_ratio(pair, reference)
+    difference, horizon = survival.restricted_mean_difference(pair, reference)
+    return {
+        "arm": arm,
+        "reference": reference,
+        "fisher_p": _fisher_p(mine, theirs),
+        "logrank_chi2": test and test.chi2,
+        "logrank_p": test and test.p,
+        "permuted_p": survival.permuted_logrank(pair, reference),
+        **ratio.columns("hazard_ratio"),
+        "hazard_ratio_reason": reason or None,
+        **difference.columns("rmst_difference"),
+        "pair_horizon": horizon,
+        "smallest_p": _smallest_p(mine, theirs, pair),
+    }
+
+
+def _fisher_p(mine: Row, theirs: Row) -> float | None:
+    if not int(mine["judged"]) or not int(theirs["judged"]):
+        return None
+    return stats.fisher_exact(
+        int(mine["collapsed"]), int(mine["judged"]), int(theirs["collapsed"]), int(theirs["judged"])
+    )
+
+
+def _smallest_p(mine: Row, theirs: Row, pair: pd.DataFrame) -> float | None:
+    """Smallest p-value that so many runs can give, of the judged or of the watched ones.
+
+    Of the two kinds of n the larger: one test that could decide is enough.
+    """
+    judged = (int(mine["judged"]), int(theirs["judged"]))
+    watched = (int((pair["arm"] == mine["arm"]).sum()), int((pair["arm"] == theirs["arm"]).sum()))
+    return min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None)
 
 
 def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
@@ -427,16 +482,26 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
         line["collapse-free steps gained"] = (
             gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
         )
-        corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not pd.isna(p)]
-        line["difference"] = "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
-        cells.append(line | ({"difference": TOO_FEW} if row["undecidable"] is True else {}))
+        line["difference"] = _difference(row)
+        cells.append(line)
     return pd.DataFrame(cells)
+
+
+def _difference(row: Row) -> str:
+    """Whether a comparison shows a difference, or could have shown one."""
+    if row["undecidable"] is True:
+        return TOO_FEW
+    corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not pd.isna(p)]
+    if not corrected:
+        return "-"
+    return "shown" if min(corrected) <= ALPHA else "not shown"
 
 
 def over_conditions(frame: pd.DataFrame) -> pd.DataFrame:
     """The pooled IQM of each algorithm over the conditions that all share, as text cells; empty where none
     do.
     """
+    by_name = {row["pooled"]: row for row in _rows(frame, "pooled")}
     return pd.DataFrame(
         {
             "algorithm": row["pooled"],
@@ -444,7 +509,7 @@ def over_conditions(frame: pd.DataFrame) -> pd.DataFrame:
             "runs": str(int(row["pooled_runs"])),
             "final success, IQM": spanned(row, "pooled_final_iqm"),
         }
-        for row in {row["pooled"]: row for row in _rows(frame, "pooled")}.values()
+        for row in by_name.values()
     )
 
 

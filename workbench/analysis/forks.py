@@ -4,7 +4,7 @@ parents.
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -97,7 +97,15 @@ def tests(reader: "Reader", run: str) -> dict[str, Removal]:
     }
 
 
-def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float, float, float]:
+class Interval(NamedTuple):
+    """A figure and the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> Interval:
     """Return the pooled risk difference a / n - b / m of strata (a, n, b, m), and its 95 % interval.
 
     RD = sum w (a / n - b / m), w ~ n m / (n + m) (Mantel and Haenszel); Newcombe's interval from Wilson's
@@ -106,11 +114,16 @@ def mantel_haenszel(strata: Sequence[tuple[int, int, int, int]]) -> tuple[float,
     """
     a, n, b, m = (np.array(column, dtype=float) for column in zip(*strata, strict=True))
     weight = n * m / (n + m) / (n * m / (n + m)).sum()
-    (p, low, high), (q, below, above) = (_wilson(weight, x, of) for x, of in ((a, n), (b, m)))
-    return p - q, p - q - float(np.hypot(p - low, above - q)), p - q + float(np.hypot(high - p, q - below))
+    p, low, high = _wilson(weight, a, n)
+    q, below, above = _wilson(weight, b, m)
+    return Interval(
+        p - q,
+        p - q - float(np.hypot(p - low, above - q)),
+        p - q + float(np.hypot(high - p, q - below)),
+    )
 
 
-def _wilson(weight: np.ndarray, count: np.ndarray, n: np.ndarray) -> tuple[float, float, float]:
+def _wilson(weight: np.ndarray, count: np.ndarray, n: np.ndarray) -> Interval:
     """Return sum w count / n and Wilson's 95 % limits of it at the effective size."""
     p = float((weight * count / n).sum())
     size = 1 / float((weight**2 / n).sum())
@@ -118,7 +131,7 @@ def _wilson(weight: np.ndarray, count: np.ndarray, n: np.ndarray) -> tuple[float
     middle = p + square / (2 * size)
     half = Z95 * np.sqrt(max(0.0, p * (1 - p)) / size + square / (4 * size**2))
     low, high = ((middle + side * half) / (1 + square / size) for side in (-1, 1))
-    return p, min(p, float(low)), max(p, float(high))
+    return Interval(p, min(p, float(low)), max(p, float(high)))
 
 
 def permutation_p(strata: Sequence[tuple[int, int, int, int]], seed: int = 0) -> float:
@@ -172,13 +185,14 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
     rows = []
     saves = "{saves:+z.2f} [{low:+z.2f}, {high:+z.2f}]"
     for row in effects(found):
-        mine = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"]).groupby("parent")["down"]
+        own = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"])
+        families = [_marks(draws) for _, draws in own.groupby("parent")["down"]]
         rows.append(
             {
                 "arm": row["arm"],
                 "parents": row["parents"],
                 "down": f"{row['down']}/{row['draws']}",
-                "each draw": " ".join("".join("x" if down else "o" for down in family) for _, family in mine),
+                "each draw": " ".join(families),
                 "success": f"{row['success']:.2f}",
                 "saves [95 %]": "" if row["saves"] is None else saves.format(**row),
                 "p": "" if row["p"] is None else p_value(row["p"]),
@@ -186,6 +200,10 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _marks(draws: pd.Series) -> str:
+    return "".join("x" if down else "o" for down in draws)
 
 
 def sentence(found: pd.DataFrame) -> str:

@@ -162,58 +162,79 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
         raise InputError(
             f"no run of '{experiment}' can be judged yet; `sorl run` it, or wait for its first round"
         )
-    numeric = [
-        key for key, values in file.axes.items() if all(type(value) in (int, float) for value in values)
-    ]
+    numeric = _numeric_axes(file)
     across = next(iter(numeric), None)
-    further = [key for key in numeric[1:] if len(file.axes[key]) > 1]
-    points = 1 + sum(len(file.axes[key]) > 1 for key in numeric)  # parts of an arm's name that say its point
-    settings = [settings_of(config) for config in judged["config"]]
-    rows = judged[["run_id", "arm", "algorithm", "seed", "outcome"]].assign(
-        series=[arm.rsplit(" · ", points)[0] for arm in judged["arm"]],
-        slice=[", ".join(f"{key.rsplit('.', 1)[-1]} {s[key]:g}" for key in further) for s in settings],
-        y=[float(s[across]) if across else 0.0 for s in settings],
-        x=[float(s[file.region.along]) for s in settings],
-        collapsed=~survived(judged["outcome"]),
-        final=judged["final_success"],
-        seconds=judged["seconds"].fillna(0.0),
-    )
-    named = [
-        *(a for a in file.axes.get("algorithm", []) if isinstance(a, str)),
-        *(arm.name for arm in file.arms),
-    ]
-    place = rows["series"].map({name: i for i, name in reversed([*enumerate(named)])}).fillna(len(named))
-    rows = rows.assign(place=place).sort_values(["place", "slice", "y", "x", "seed"], kind="stable")
+    rows = _in_order(_placed(judged, file, numeric), file)
     down = rows["outcome"].isin(UNDECIDED)
-    rows = rows.drop(columns="place")
     return Landscape(
         rows[~down].reset_index(drop=True),
         file.region,
         across,
-        len(file.seeds),
-        len(frame) - len(runs),
-        len(over) - len(judged),
-        rows[down].reset_index(drop=True),
+        planned=len(file.seeds),
+        left_out=len(frame) - len(runs),
+        unjudged=len(over) - len(judged),
+        fading=rows[down].reset_index(drop=True),
     )
+
+
+def _numeric_axes(file: GridFile) -> list[str]:
+    """The axes with numbers only, in the order of the file: the first is that of the conditions."""
+    return [key for key, values in file.axes.items() if _are_numbers(values)]
+
+
+def _are_numbers(values: Sequence[object]) -> bool:
+    return all(type(value) in (int, float) for value in values)
+
+
+def _placed(judged: pd.DataFrame, file: GridFile, numeric: Sequence[str]) -> pd.DataFrame:
+    """The judged runs with their place in the region: series, slice, y and x."""
+    assert file.region is not None
+    across = next(iter(numeric), None)
+    further = [key for key in numeric[1:] if len(file.axes[key]) > 1]
+    points = 1 + sum(len(file.axes[key]) > 1 for key in numeric)  # parts of an arm's name that say its point
+    settings = [settings_of(config) for config in judged["config"]]
+    return judged[["run_id", "arm", "algorithm", "seed", "outcome"]].assign(
+        series=[arm.rsplit(" · ", points)[0] for arm in judged["arm"]],
+        slice=[_slice_name(of_run, further) for of_run in settings],
+        y=[float(of_run[across]) if across else 0.0 for of_run in settings],
+        x=[float(of_run[file.region.along]) for of_run in settings],
+        collapsed=~survived(judged["outcome"]),
+        final=judged["final_success"],
+        seconds=judged["seconds"].fillna(0.0),
+    )
+
+
+def _slice_name(settings: Mapping[str, Any], further: Sequence[str]) -> str:
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {settings[key]:g}" for key in further)
+
+
+def _in_order(rows: pd.DataFrame, file: GridFile) -> pd.DataFrame:
+    """The runs by series as the file names them, then by slice, y, x and seed."""
+    algorithms = [name for name in file.axes.get("algorithm", []) if isinstance(name, str)]
+    named = [*algorithms, *(arm.name for arm in file.arms)]
+    place = rows["series"].map({name: i for i, name in reversed([*enumerate(named)])}).fillna(len(named))
+    rows = rows.assign(place=place).sort_values(["place", "slice", "y", "x", "seed"], kind="stable")
+    return rows.drop(columns="place")
 
 
 def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
     """Return the runs that have the settings of the newest one, apart from those that the file varies."""
     if frame.empty or file.region is None:
         return frame
-    apart = {*file.axes, file.region.along, *(k for arm in file.arms for k in flat(arm.model_extra or {}))}
+    varied = {*file.axes, file.region.along}
+    for arm in file.arms:
+        varied |= set(flat(arm.model_extra or {}))
+
+    def is_varied(key: str) -> bool:
+        return any(f"{key}.".startswith(f"{setting}.") for setting in varied)
 
     def common(config: str) -> str:
-        kept = {
-            k: v
-            for k, v in replicate(config).items()
-            if not any(f"{k}.".startswith(f"{one}.") for one in apart)
-        }
-        return json.dumps(kept, sort_keys=True)
+        fixed = {key: value for key, value in replicate(config).items() if not is_varied(key)}
+        return json.dumps(fixed, sort_keys=True)
 
-    found = frame["config"].map(common)
-    begun = found[frame["started_at"].notna()]
-    return frame[found == (begun if len(begun) else found).iloc[-1]]
+    settings = frame["config"].map(common)
+    begun = settings[frame["started_at"].notna()]
+    return frame[settings == (begun if len(begun) else settings).iloc[-1]]
 
 
 def heights(conditions: Sequence[float]) -> list[float]:
@@ -255,45 +276,55 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     boundary lies outside what was tried; width: doublings from 10 to 90 % collapsed. InputError for an
     unknown reference.
     """
-    settings = landscape.settings
-    drawn, widths = landscape.fitted
     names = list(landscape.runs["series"].unique())
     reference = reference or names[0]
     if reference not in names:
         raise InputError(
             f"no arm '{reference}' in this region{nearest(reference, names)}; arms: {'; '.join(names)}"
         )
-    x, y = ((key or "").rsplit(".", 1)[-1] for key in (settings.along, landscape.across))
-    unit = f"log2({x}) x log2({'1+' if (landscape.runs['y'] <= 0).any() else ''}{y})"
-    area = {key: areas(drawn[key], settings) for key in landscape.parts}
+    boundaries = landscape.fitted[0]
+    area = {key: areas(boundaries[key], landscape.settings) for key in landscape.parts}
+    return pd.DataFrame([_series_row(landscape, key, area, reference) for key in landscape.parts])
+
+
+def _series_row(
+    landscape: Landscape, key: Arm, area: Mapping[Arm, np.ndarray | None], reference: str
+) -> dict[str, Any]:
+    """The row of one series and slice in `by_series`; `area` has the draws of all."""
+    series, piece = key
+    runs = landscape.parts[key]
     seeds = int(landscape.runs["seed"].nunique())
-    rows: list[dict[str, Any]] = []
-    for (series, piece), runs in landscape.parts.items():
-        mine = area[series, piece]
-        other = area.get((reference, piece))
-        order = heights(sorted(runs["y"].unique()))
-        found = estimate(mine, seeds)
-        whole = (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
-        gap = mine - other if mine is not None and other is not None and series != reference else None
-        beyond = {edge.beyond for edge in edges(runs).values()} - {""}
-        rows.append(
-            {
-                "series": series,
-                "slice": piece,
-                "algorithm": runs["algorithm"].iloc[0],
-                **found.columns("area"),
-                "unit": unit,
-                "share": None if found.value is None else found.value / whole,
-                "beyond": " and ".join(sorted(beyond)),
-                "reference": reference,
-                **estimate(gap, seeds).columns("difference"),
-                **estimate(widths[series, piece], seeds).columns("width"),
-                "runs": len(runs),
-                "minutes": float(runs["seconds"].sum()) / 60,
-                "seeds": int(runs["seed"].nunique()),
-            }
-        )
-    return pd.DataFrame(rows)
+    mine = area[key]
+    other = area.get((reference, piece))
+    size = estimate(mine, seeds)
+    gap = mine - other if mine is not None and other is not None and series != reference else None
+    beyond = {edge.beyond for edge in edges(runs).values()} - {""}
+    return {
+        "series": series,
+        "slice": piece,
+        "algorithm": runs["algorithm"].iloc[0],
+        **size.columns("area"),
+        "unit": _unit_of_area(landscape),
+        "share": None if size.value is None else size.value / _searched_area(landscape.settings, runs),
+        "beyond": " and ".join(sorted(beyond)),
+        "reference": reference,
+        **estimate(gap, seeds).columns("difference"),
+        **estimate(landscape.fitted[1][key], seeds).columns("width"),
+        "runs": len(runs),
+        "minutes": float(runs["seconds"].sum()) / 60,
+        "seeds": int(runs["seed"].nunique()),
+    }
+
+
+def _unit_of_area(landscape: Landscape) -> str:
+    x, y = ((key or "").rsplit(".", 1)[-1] for key in (landscape.settings.along, landscape.across))
+    return f"log2({x}) x log2({'1+' if (landscape.runs['y'] <= 0).any() else ''}{y})"
+
+
+def _searched_area(settings: RegionSettings, runs: pd.DataFrame) -> float:
+    """The area of the searched rectangle, doublings²."""
+    order = heights(sorted(runs["y"].unique()))
+    return (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
 
 
 def by_column(landscape: Landscape) -> pd.DataFrame:

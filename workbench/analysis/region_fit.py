@@ -71,33 +71,50 @@ def fit(runs: pd.DataFrame, low: float, high: float) -> Fitted:
     """Return draws (D,) of log2 of the boundary, by arm and condition y, and of each arm's width, of a
     Landscape.
     """
-    arm, column, unit, seed = (
-        runs.groupby(keys, sort=False).ngroup().to_numpy()
-        for keys in (["series", "slice"], ["series", "slice", "y"], ["series", "slice", "seed"], ["seed"])
-    )
-    (_, of_arm), (_, of_column), (_, of_unit) = (
-        np.unique(codes, return_index=True) for codes in (arm, column, unit)
-    )
-    x, collapsed = (
-        np.tile(values, CHAINS) for values in (np.log2(runs["x"].to_numpy(float)), runs["collapsed"])
-    )
-    indices = (
-        column,
-        unit,
-        arm[of_column],
-        arm[of_unit],
-        seed[of_unit],
-        0 * of_arm,
-        np.zeros(seed.max() + 1, int),
-    )
-    chains = ((codes + (codes.max() + 1) * np.arange(CHAINS)[:, None]).ravel() for codes in indices)
-    found = draw(Trials(x, collapsed, *chains), math.log2(low), math.log2(high), BURN, KEEP)
-    boundaries, widths = (part.reshape(KEEP * CHAINS, -1).T for part in found)
+    first_of_arm = _first_runs(_codes(runs, ["series", "slice"]))
+    first_of_column = _first_runs(_codes(runs, ["series", "slice", "y"]))
+    drawn = draw(_side_by_side(runs), math.log2(low), math.log2(high), BURN, KEEP)
+    boundaries, widths = (part.reshape(KEEP * CHAINS, -1).T for part in drawn)
     names = list(zip(runs["series"], runs["slice"], strict=True))
-    drawn: dict[Arm, dict[float, np.ndarray]] = {names[i]: {} for i in of_arm}
-    for i in np.argsort(runs["y"].to_numpy()[of_column], kind="stable"):
-        drawn[names[of_column[i]]][float(runs["y"].iloc[of_column[i]])] = boundaries[i]
-    return drawn, {names[i]: width for i, width in zip(of_arm, widths, strict=True)}
+    by_arm: dict[Arm, dict[float, np.ndarray]] = {names[i]: {} for i in first_of_arm}
+    for i in np.argsort(runs["y"].to_numpy()[first_of_column], kind="stable"):
+        first = first_of_column[i]
+        by_arm[names[first]][float(runs["y"].iloc[first])] = boundaries[i]
+    return by_arm, {names[i]: width for i, width in zip(first_of_arm, widths, strict=True)}
+
+
+def _codes(runs: pd.DataFrame, keys: list[str]) -> np.ndarray:
+    """The number of each run's group, in the order of the groups' first runs."""
+    return np.asarray(runs.groupby(keys, sort=False).ngroup().to_numpy())
+
+
+def _first_runs(codes: np.ndarray) -> np.ndarray:
+    return np.unique(codes, return_index=True)[1]
+
+
+def _side_by_side(runs: pd.DataFrame) -> Trials:
+    """The runs CHAINS times, as independent data sets: each is one chain."""
+    arm = _codes(runs, ["series", "slice"])
+    column = _codes(runs, ["series", "slice", "y"])
+    unit = _codes(runs, ["series", "slice", "seed"])
+    seed = _codes(runs, ["seed"])
+    first_of_unit = _first_runs(unit)
+    return Trials(
+        x=np.tile(np.log2(runs["x"].to_numpy(float)), CHAINS),
+        collapsed=np.tile(runs["collapsed"], CHAINS),
+        column=_repeat_codes(column),
+        unit=_repeat_codes(unit),
+        arm_of_column=_repeat_codes(arm[_first_runs(column)]),
+        arm_of_unit=_repeat_codes(arm[first_of_unit]),
+        seed_of_unit=_repeat_codes(seed[first_of_unit]),
+        set_of_arm=_repeat_codes(0 * _first_runs(arm)),
+        set_of_seed=_repeat_codes(np.zeros(seed.max() + 1, int)),
+    )
+
+
+def _repeat_codes(codes: np.ndarray) -> np.ndarray:
+    """The codes once a chain, those of each chain after those of the chain before."""
+    return np.asarray((codes + (codes.max() + 1) * np.arange(CHAINS)[:, None]).ravel())
 
 
 def draw(
@@ -106,115 +123,179 @@ def draw(
     """Draw log2 of each column's boundary and each arm's doublings from 10 to 90 %, (keep, n), in a range of
     log2.
     """
-    t = trials
-    random = np.random.default_rng(seed)
-    ndtr = scipy.special.ndtr
-    ndtri = scipy.special.ndtri
-    total = np.bincount  # of the values (or of ones) with each code
-    arm = t.arm_of_column[t.column]
-    set_of_unit = t.set_of_arm[t.arm_of_unit]
-    set_of_run = t.set_of_arm[arm]
-    sets = int(t.set_of_arm.max()) + 1
-    sign = np.where(t.collapsed, 1.0, -1.0)
-    middle = (low + high) / 2
-    spread = ((high - low) / 2) ** 2
-    columns = len(t.arm_of_column)
-    units = len(t.arm_of_unit)
-    arms = len(t.set_of_arm)
-
-    def normal(weighted: np.ndarray, precision: np.ndarray) -> np.ndarray:
-        return weighted / precision + random.standard_normal(len(weighted)) / np.sqrt(precision)
-
-    def pick(logs: np.ndarray, grid: np.ndarray) -> np.ndarray:
-        """Return a value of the grid for each row of log densities."""
-        mass = np.exp(logs - logs.max(1, keepdims=True)).cumsum(1)
-        return np.asarray(grid[(mass < random.random((len(mass), 1)) * mass[:, -1:]).sum(1)])
-
-    def deviation(values: np.ndarray, of: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        count = total(of, None, sets)[:, None]
-        square = total(of, values**2, sets)[:, None]
-        return pick(-count * np.log(_SHIFTS) - square / (2 * _SHIFTS**2) + prior, _SHIFTS)
-
-    def scale(score: np.ndarray, rest: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        weighted = score * weight[arm]
-        square, product = (total(set_of_run, weighted * values, sets)[:, None] for values in (score, rest))
-        return pick(product * _SHIFTS - square * _SHIFTS**2 / 2 + prior, _SHIFTS)
-
-    boundary = total(t.column, t.x, columns) / np.maximum(total(t.column, None, columns), 1)
-    centre = np.full(len(t.set_of_arm), middle)
-    shift = np.zeros(len(t.seed_of_unit))
-    common = np.zeros(len(t.set_of_seed))
-    usual = np.full(sets, math.log(WIDTH / TEN_TO_NINETY))
-    width = np.exp(usual)[t.set_of_arm]
-    own = np.full(sets, OWN)
-    shared = np.full(sets, SHARED / 2)
+    sampler = _GibbsSampler(trials, low, high, seed)
     boundaries = []
     widths = []
     for step in range(burn + keep):
-        # The threshold of each run: above its setting unless it collapsed.
-        mean = boundary[t.column] + shift[t.unit]
-        share = np.maximum(ndtr(sign * (t.x - mean) / width[arm]), 1e-300)
-        threshold = mean + width[arm] * sign * ndtri(share * random.random(len(share)))
-        weight = 1 / width**2
+        sampler.sweep()
+        if step >= burn:
+            boundaries.append(sampler.boundary)
+            widths.append(sampler.width * TEN_TO_NINETY)
+    return np.array(boundaries), np.array(widths)
 
-        # The boundaries, and the centre of each arm's.
+
+def _sum_by(codes: np.ndarray, values: np.ndarray | None = None, groups: int = 0) -> np.ndarray:
+    """The sum of the values with each code, or how many have it."""
+    return np.bincount(codes, values, groups)
+
+
+class _GibbsSampler:
+    """The state of the chains, and a method for each step of a sweep.
+
+    A sweep draws every quantity once, given the newest values of all others. The order of the steps, and of
+    the draws in each, fixes the random stream.
+    """
+
+    def __init__(self, trials: Trials, low: float, high: float, seed: int) -> None:
+        self.trials = trials
+        self.random = np.random.default_rng(seed)
+        # what belongs to what
+        self.arm = trials.arm_of_column[trials.column]  # of each run
+        self.set_of_unit = trials.set_of_arm[trials.arm_of_unit]
+        self.set_of_run = trials.set_of_arm[self.arm]
+        self.sign = np.where(trials.collapsed, 1.0, -1.0)
+        self.columns = len(trials.arm_of_column)
+        self.units = len(trials.arm_of_unit)
+        self.arms = len(trials.set_of_arm)
+        self.sets = int(trials.set_of_arm.max()) + 1
+        # the prior of a centre
+        self.middle = (low + high) / 2
+        self.spread = ((high - low) / 2) ** 2
+        # the state
+        runs_of_column = np.maximum(_sum_by(trials.column, None, self.columns), 1)
+        self.boundary = _sum_by(trials.column, trials.x, self.columns) / runs_of_column
+        self.centre = np.full(self.arms, self.middle)
+        self.shift = np.zeros(self.units)
+        self.common = np.zeros(len(trials.set_of_seed))
+        self.usual = np.full(self.sets, math.log(WIDTH / TEN_TO_NINETY))
+        self.width = np.exp(self.usual)[trials.set_of_arm]
+        self.own = np.full(self.sets, OWN)
+        self.shared = np.full(self.sets, SHARED / 2)
+
+    def sweep(self) -> None:
+        """Draw every quantity once."""
+        threshold = self._draw_thresholds()
+        weight = 1 / self.width**2
+        self._draw_boundaries(threshold, weight)
+        self._draw_shifts(threshold, weight)
+        self._move_boundaries_against_seeds()
+        self._draw_deviations()
+        rest = threshold - self.boundary[self.trials.column]
+        self._rescale_deviations(rest, weight)
+        self._draw_widths(rest)
+
+    def _draw_thresholds(self) -> np.ndarray:
+        """The threshold of each run: above its setting unless it collapsed."""
+        t = self.trials
+        mean = self.boundary[t.column] + self.shift[t.unit]
+        width = self.width[self.arm]
+        share = np.maximum(scipy.special.ndtr(self.sign * (t.x - mean) / width), 1e-300)
+        noise = scipy.special.ndtri(share * self.random.random(len(share)))
+        return np.asarray(mean + width * self.sign * noise)
+
+    def _draw_boundaries(self, threshold: np.ndarray, weight: np.ndarray) -> None:
+        """The boundaries, and the centre of each arm's."""
+        t = self.trials
         by_column = weight[t.arm_of_column]
         apart = 1 / APART**2
         weighted = (
-            total(t.column, threshold - shift[t.unit], columns) * by_column + centre[t.arm_of_column] * apart
+            _sum_by(t.column, threshold - self.shift[t.unit], self.columns) * by_column
+            + self.centre[t.arm_of_column] * apart
         )
-        boundary = normal(weighted, total(t.column, None, columns) * by_column + apart)
-        weighted = total(t.arm_of_column, boundary, arms) * apart + middle / spread
-        centre = normal(weighted, total(t.arm_of_column) * apart + 1 / spread)
+        self.boundary = self._normal(weighted, _sum_by(t.column, None, self.columns) * by_column + apart)
+        weighted = _sum_by(t.arm_of_column, self.boundary, self.arms) * apart + self.middle / self.spread
+        self.centre = self._normal(weighted, _sum_by(t.arm_of_column) * apart + 1 / self.spread)
 
-        # The shift of each seed in each arm, and what it does in all.
+    def _draw_shifts(self, threshold: np.ndarray, weight: np.ndarray) -> None:
+        """The shift of each seed in each arm, and what it does in all."""
+        t = self.trials
         by_unit = weight[t.arm_of_unit]
-        by_set = 1 / own**2
-        weighted = total(t.unit, threshold - boundary[t.column], units) * by_unit
-        weighted += common[t.seed_of_unit] * by_set[set_of_unit]
-        shift = normal(weighted, total(t.unit, None, units) * by_unit + by_set[set_of_unit])
+        by_set = 1 / self.own**2
+        weighted = _sum_by(t.unit, threshold - self.boundary[t.column], self.units) * by_unit
+        weighted += self.common[t.seed_of_unit] * by_set[self.set_of_unit]
+        precision = _sum_by(t.unit, None, self.units) * by_unit + by_set[self.set_of_unit]
+        self.shift = self._normal(weighted, precision)
         by_seed = by_set[t.set_of_seed]
-        precision = total(t.seed_of_unit) * by_seed + 1 / shared[t.set_of_seed] ** 2
-        common = normal(total(t.seed_of_unit, shift) * by_seed, precision)
+        precision = _sum_by(t.seed_of_unit) * by_seed + 1 / self.shared[t.set_of_seed] ** 2
+        self.common = self._normal(_sum_by(t.seed_of_unit, self.shift) * by_seed, precision)
 
-        # Move boundaries against seeds, within each arm and over all: one by one they would take long to get
-        # there.
-        by_arm = by_set[t.set_of_arm]
-        weighted = total(t.arm_of_unit, shift - common[t.seed_of_unit]) * by_arm - (centre - middle) / spread
-        up = normal(weighted, total(t.arm_of_unit) * by_arm + 1 / spread)
-        boundary = boundary + up[t.arm_of_column]
-        centre = centre + up
-        shift = shift - up[t.arm_of_unit]
-        weighted = total(t.set_of_seed, common) / shared**2 - total(t.set_of_arm, centre - middle) / spread
-        up = normal(weighted, total(t.set_of_seed) / shared**2 + total(t.set_of_arm) / spread)
-        boundary = boundary + up[t.set_of_arm][t.arm_of_column]
-        centre = centre + up[t.set_of_arm]
-        common = common - up[t.set_of_seed]
-        shift = shift - up[set_of_unit]
+    def _move_boundaries_against_seeds(self) -> None:
+        """Move both together, within each arm and over all: one by one they would take long to get there."""
+        t = self.trials
+        spread = self.spread
+        by_arm = (1 / self.own**2)[t.set_of_arm]
+        between = self.shift - self.common[t.seed_of_unit]
+        weighted = _sum_by(t.arm_of_unit, between) * by_arm - (self.centre - self.middle) / spread
+        up = self._normal(weighted, _sum_by(t.arm_of_unit) * by_arm + 1 / spread)
+        self.boundary = self.boundary + up[t.arm_of_column]
+        self.centre = self.centre + up
+        self.shift = self.shift - up[t.arm_of_unit]
 
-        # The deviations of the shifts, first as they are, then with the shifts measured in deviations: small
-        # ones too.
-        between = shift - common[t.seed_of_unit]
-        own = deviation(between, set_of_unit, _OWN_PRIOR)
-        shared = deviation(common, t.set_of_seed, _SHARED_PRIOR)
-        rest = threshold - boundary[t.column]
-        score = between / own[set_of_unit]
-        own = scale(score[t.unit], rest - common[t.seed_of_unit][t.unit], _OWN_PRIOR)
-        between = score * own[set_of_unit]
-        score = common / shared[t.set_of_seed]
-        shared = scale(score[t.seed_of_unit][t.unit], rest - between[t.unit], _SHARED_PRIOR)
-        common = score * shared[t.set_of_seed]
-        shift = common[t.seed_of_unit] + between
+        shared_square = self.shared**2
+        weighted = (
+            _sum_by(t.set_of_seed, self.common) / shared_square
+            - _sum_by(t.set_of_arm, self.centre - self.middle) / spread
+        )
+        precision = _sum_by(t.set_of_seed) / shared_square + _sum_by(t.set_of_arm) / spread
+        up = self._normal(weighted, precision)
+        self.boundary = self.boundary + up[t.set_of_arm][t.arm_of_column]
+        self.centre = self.centre + up[t.set_of_arm]
+        self.common = self.common - up[t.set_of_seed]
+        self.shift = self.shift - up[self.set_of_unit]
 
-        # The width of each arm, and the usual one of all.
+    def _draw_deviations(self) -> None:
+        """The deviations of the shifts, given the shifts as they are."""
+        t = self.trials
+        between = self.shift - self.common[t.seed_of_unit]
+        self.own = self._deviation(between, self.set_of_unit, _OWN_PRIOR)
+        self.shared = self._deviation(self.common, t.set_of_seed, _SHARED_PRIOR)
+
+    def _rescale_deviations(self, rest: np.ndarray, weight: np.ndarray) -> None:
+        """Draw the deviations again, with the shifts measured in deviations: this reaches small ones too."""
+        t = self.trials
+        between = self.shift - self.common[t.seed_of_unit]
+        score = between / self.own[self.set_of_unit]
+        others = rest - self.common[t.seed_of_unit][t.unit]
+        self.own = self._scale(score[t.unit], others, weight, _OWN_PRIOR)
+        between = score * self.own[self.set_of_unit]
+        score = self.common / self.shared[t.set_of_seed]
+        others = rest - between[t.unit]
+        self.shared = self._scale(score[t.seed_of_unit][t.unit], others, weight, _SHARED_PRIOR)
+        self.common = score * self.shared[t.set_of_seed]
+        self.shift = self.common[t.seed_of_unit] + between
+
+    def _draw_widths(self, rest: np.ndarray) -> None:
+        """The width of each arm, and the usual one of all."""
+        t = self.trials
         logs = np.log(_WIDTHS)
-        squares = total(arm, (rest - shift[t.unit]) ** 2, arms)[:, None]
-        density = -0.5 * ((logs - usual[t.set_of_arm][:, None]) / ARM_SPREAD) ** 2
-        width = pick(density - total(arm, None, arms)[:, None] * logs - squares / (2 * _WIDTHS**2), _WIDTHS)
-        weighted = total(t.set_of_arm, np.log(width)) / ARM_SPREAD**2
+        squares = _sum_by(self.arm, (rest - self.shift[t.unit]) ** 2, self.arms)[:, None]
+        prior = -0.5 * ((logs - self.usual[t.set_of_arm][:, None]) / ARM_SPREAD) ** 2
+        runs = _sum_by(self.arm, None, self.arms)[:, None]
+        self.width = self._pick(prior - runs * logs - squares / (2 * _WIDTHS**2), _WIDTHS)
+        weighted = _sum_by(t.set_of_arm, np.log(self.width)) / ARM_SPREAD**2
         weighted += math.log(WIDTH / TEN_TO_NINETY) / WIDTH_SPREAD**2
-        usual = normal(weighted, total(t.set_of_arm) / ARM_SPREAD**2 + 1 / WIDTH_SPREAD**2)
-        if step >= burn:
-            boundaries.append(boundary)
-            widths.append(width * TEN_TO_NINETY)
-    return np.array(boundaries), np.array(widths)
+        self.usual = self._normal(weighted, _sum_by(t.set_of_arm) / ARM_SPREAD**2 + 1 / WIDTH_SPREAD**2)
+
+    def _normal(self, weighted: np.ndarray, precision: np.ndarray) -> np.ndarray:
+        noise = self.random.standard_normal(len(weighted)) / np.sqrt(precision)
+        return np.asarray(weighted / precision + noise)
+
+    def _pick(self, logs: np.ndarray, grid: np.ndarray) -> np.ndarray:
+        """Return a value of the grid for each row of log densities."""
+        mass = np.exp(logs - logs.max(1, keepdims=True)).cumsum(1)
+        return np.asarray(grid[(mass < self.random.random((len(mass), 1)) * mass[:, -1:]).sum(1)])
+
+    def _deviation(self, values: np.ndarray, sets: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        """Draw the deviation of each data set's values."""
+        count = _sum_by(sets, None, self.sets)[:, None]
+        square = _sum_by(sets, values**2, self.sets)[:, None]
+        return self._pick(-count * np.log(_SHIFTS) - square / (2 * _SHIFTS**2) + prior, _SHIFTS)
+
+    def _scale(
+        self, score: np.ndarray, rest: np.ndarray, weight: np.ndarray, prior: np.ndarray
+    ) -> np.ndarray:
+        """Draw the deviation by which the scores explain what is left of the thresholds."""
+        weighted = score * weight[self.arm]
+        square = _sum_by(self.set_of_run, weighted * score, self.sets)[:, None]
+        product = _sum_by(self.set_of_run, weighted * rest, self.sets)[:, None]
+        return self._pick(product * _SHIFTS - square * _SHIFTS**2 / 2 + prior, _SHIFTS)

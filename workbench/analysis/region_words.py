@@ -1,6 +1,6 @@
 """A stability region in words: its answer in sentences, and its tables for people to read."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from sorl.analysis.region_fit import Arm
 from sorl.analysis.runs import KEPT, NOT_DEAD
 from sorl.analysis.stats import percent, spanned
 
+Row = Mapping[Hashable, Any]
 # reading of survival -> what half of the runs do
 FALLS = {NOT_DEAD: "collapse", KEPT: "do not learn and keep it"}
 # other settings: their own name
@@ -67,92 +68,131 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
     """Return the `headline`, what the areas say, what lies outside the searched range, what
     figures rest on.
     """
-    lines = [headline(landscape, columns)]
-    settings = landscape.settings
+    lines = [
+        headline(landscape, columns),
+        *_ranked_areas(landscape, series),
+        *_beyond_range(landscape, columns),
+        *_loose_columns(landscape, columns),
+    ]
+    if landscape.survival != NOT_DEAD:
+        return lines  # the rest is the same for every reading
+    lines.append(_meaning_of_area(landscape))
+    if len(landscape.fading):
+        lines.append(_effect_of_fading(landscape, columns))
+    for runs, why in (
+        (landscape.unjudged, "too short for the collapse rule"),
+        (landscape.left_out, "run with other settings than the newest run"),
+    ):
+        if runs:
+            lines.append(f"Left out, {why}: {runs} runs.")
+    return lines
+
+
+def _ranked_areas(landscape: Landscape, series: pd.DataFrame) -> Iterator[str]:
+    """The stable areas of a slice's arms, from the largest."""
     survival = "" if landscape.survival == NOT_DEAD else f" ({landscape.survival})"
     for piece, rows in series[series["area"].notna()].groupby("slice", sort=False):
-        if len(rows) > 1:
-            ranked = rows.sort_values("area", ascending=False).to_dict(orient="records")
-            sizes = ", ".join(
-                f"{r['series']} {'~ ' if r['beyond'] else ''}{spanned(r, 'area')}" for r in ranked
-            )
-            lines.append(
-                f"Stable area{survival}{f' at {piece!s}' if piece else ''}, from the largest: {sizes}."
-            )
+        if len(rows) < 2:
+            continue
+        ranked = rows.sort_values("area", ascending=False).to_dict(orient="records")
+        sizes = ", ".join(f"{r['series']} {'~ ' if r['beyond'] else ''}{spanned(r, 'area')}" for r in ranked)
+        where = f" at {piece!s}" if piece else ""
+        yield f"Stable area{survival}{where}, from the largest: {sizes}."
+
+
+def _beyond_range(landscape: Landscape, columns: pd.DataFrame) -> Iterator[str]:
     does = FALLS[landscape.survival]
     for word, what in (
         ("above", f"at the highest value tried fewer than half of the runs {does}"),
         ("below", f"at the lowest value tried half or more {does}"),
     ):
-        if len(part := columns[columns["beyond"] == word]):
-            lines.append(
-                f"Beyond what was tried ({what}): {_listed(part)}. Their area (~) rests on the prior there."
-            )
-    if len(loose := columns[[_loose(landscape, row) for row in columns.to_dict(orient="records")]]):
+        part = columns[columns["beyond"] == word]
+        if len(part):
+            yield f"Beyond what was tried ({what}): {_listed(part)}. Their area (~) rests on the prior there."
+
+
+def _loose_columns(landscape: Landscape, columns: pd.DataFrame) -> Iterator[str]:
+    loose = columns[[_loose(landscape, row) for row in columns.to_dict(orient="records")]]
+    if len(loose):
         seeds = f"with {landscape.planned} seeds each"
-        lines.append(f"Not yet narrowed down to two neighbouring values {seeds}: {_listed(loose)}.")
-    if landscape.survival != NOT_DEAD:
-        return lines  # the rest is the same for every reading
+        yield f"Not yet narrowed down to two neighbouring values {seeds}: {_listed(loose)}."
+
+
+def _meaning_of_area(landscape: Landscape) -> str:
+    settings = landscape.settings
     shift = "1 + " if (landscape.runs["y"] <= 0).any() else ""
     across = in_words(landscape.across)
     axis = f"log2({shift}{across})" if across else "nothing, there is one column"
-    lines.append(
+    return (
         f"Area: log2({in_words(settings.along)}) from {settings.low:g} up to the boundary, over {axis}. "
         "Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md."
     )
-    if len(landscape.fading):
-        moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
-        apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES
-        moved = moved[apart | (moved["beyond"] != moved["beyond_without"])]
+
+
+def _effect_of_fading(landscape: Landscape, columns: pd.DataFrame) -> str:
+    """Which boundaries move if the runs that fall at their end count as collapsed."""
+    moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
+    apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES
+    moved = moved[apart | (moved["beyond"] != moved["beyond_without"])]
+    where = "no boundary by .1 doublings"
+    if len(moved):
         where = f"these boundaries by .1 doublings or more: {_listed(moved, words=edge)}"
-        lines.append(
-            f"Left out, falling at their end: {len(landscape.fading)} runs; counted as collapsed they move "
-            f"{where if len(moved) else 'no boundary by .1 doublings'}."
-        )
-    for runs, why in (
-        (landscape.unjudged, "too short for the collapse rule"),
-        (landscape.left_out, "run with other settings than the newest run"),
-    ):
-        lines += [f"Left out, {why}: {runs} runs."] if runs else []
-    return lines
+    return (
+        f"Left out, falling at their end: {len(landscape.fading)} runs; counted as collapsed they move "
+        f"{where}."
+    )
 
 
 def headline(landscape: Landscape, columns: pd.DataFrame) -> str:
     """Say where half of the runs collapse at the highest condition: with the lowest and the highest arm, or
     outside.
     """
-    said = []
+    sentences = []
     for piece, rows in columns.groupby("slice", sort=False):
         hardest = (
             rows[rows["y"] == rows["y"].max()]
             .sort_values("boundary", kind="stable")
             .to_dict(orient="records")
         )
-        known = [row for row in hardest if not row["beyond"]]
-        ends = [*known[:1], *known[1:][-1:]]
-        parts = []
-        if ends:
-            each = ", at ".join(f"{edge(row)} with {row['series']}" for row in ends)
-            parts.append(f"at {in_words(landscape.settings.along)} {each}")
-        if len(ends) == 2:
-            low, high = (row[name] for row, name in zip(ends, ("boundary_high", "boundary_low"), strict=True))
-            overlap = (
-                ", but their intervals overlap"
-                if not pd.isna(low) and not pd.isna(high) and low >= high
-                else ""
-            )
-            parts[0] += f", {ends[1]['boundary'] / ends[0]['boundary']:.1f} x higher{overlap}"
-        for word, where in (
-            ("below", "below the lowest value tried"),
-            ("above", "above the highest value tried"),
-        ):
-            out = [f"{row['series']} ({row['boundary']:.3g})" for row in hardest if row["beyond"] == word]
-            parts += [f"{where} with {', '.join(out)}"] if out else []
+        parts = [*_inner_boundaries(landscape, hardest), *_outer_boundaries(hardest)]
         at = [f"{in_words(landscape.across)} {hardest[0]['y']:g}"] if landscape.across else []
         at += [str(piece)] if piece else []
         half = f"half of the runs {FALLS[landscape.survival]} {'; '.join(parts)}."
-        said.append(f"At {', '.join(at)}, {half}" if at else half.capitalize())
-    return " ".join(said)
+        sentences.append(f"At {', '.join(at)}, {half}" if at else half.capitalize())
+    return " ".join(sentences)
+
+
+def _inner_boundaries(landscape: Landscape, hardest: Sequence[Row]) -> Iterator[str]:
+    """The lowest and the highest boundary inside the searched range, and how far they are apart."""
+    inside = [row for row in hardest if not row["beyond"]]
+    if not inside:
+        return
+    ends = [*inside[:1], *inside[1:][-1:]]
+    each = ", at ".join(f"{edge(row)} with {row['series']}" for row in ends)
+    words = f"at {in_words(landscape.settings.along)} {each}"
+    if len(ends) == 2:
+        lowest, highest = ends
+        words += f", {highest['boundary'] / lowest['boundary']:.1f} x higher"
+        if _intervals_overlap(lowest, highest):
+            words += ", but their intervals overlap"
+    yield words
+
+
+def _intervals_overlap(lowest: Row, highest: Row) -> bool:
+    low = lowest["boundary_high"]
+    high = highest["boundary_low"]
+    return not pd.isna(low) and not pd.isna(high) and low >= high
+
+
+def _outer_boundaries(hardest: Sequence[Row]) -> Iterator[str]:
+    """The arms whose boundary lies below or above everything tried."""
+    for word, where in (
+        ("below", "below the lowest value tried"),
+        ("above", "above the highest value tried"),
+    ):
+        outside = [f"{row['series']} ({row['boundary']:.3g})" for row in hardest if row["beyond"] == word]
+        if outside:
+            yield f"{where} with {', '.join(outside)}"
 
 
 def _listed(columns: pd.DataFrame, words: Any = lambda _: "") -> str:

@@ -5,9 +5,10 @@ A report, its figures and every verdict are computed from this file alone; nothi
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,18 +151,22 @@ def merged(parts: Sequence[Results]) -> Results:
     table = pa.concat_tables([part.table for part in parts])
     rows = table.select(["run_id", "arm"]).to_pandas().assign(place=lambda rows: pd.factorize(rows["arm"])[0])
     kept = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
-    fairness = tuple(dict.fromkeys(line for part in parts for line in part.fairness))
-    return Results(names[0], parts[-1].question, parts[-1].toml, fairness, table.take(kept.to_list()))
+    fairness = dict.fromkeys(chain.from_iterable(part.fairness for part in parts))
+    return Results(names[0], parts[-1].question, parts[-1].toml, tuple(fairness), table.take(kept.to_list()))
 
 
 def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
     """The results with the verdicts of `rows` (a dict per row of the table), and time and event as these have
     them.
     """
-    frame = pd.DataFrame([{k: v for k, v in row.items() if k not in CURVES} for row in rows])
+    frame = pd.DataFrame([_without_curves(row) for row in rows])
     watched = observed(frame).set_index("run_id")[["time", "event"]].to_dict("index")
     judged = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
     return replace(found, table=pa.Table.from_pylist(judged, schema=_schema()))
+
+
+def _without_curves(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in CURVES}
 
 
 def write(found: Results, file: Path) -> None:
@@ -186,12 +191,8 @@ def read(file: Path) -> Results:
     try:
         with open_file(file) as opened:
             parquet = pq.ParquetFile(opened)
-            groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
             # Counted first, as a few bytes of a file can be more than memory holds.
-            if (
-                sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
-                > _VALUES
-            ):
+            if _count_values(parquet.metadata) > _VALUES:
                 raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
             table = parquet.read()
         about = from_json((table.schema.metadata or {})[KEY])
@@ -211,6 +212,15 @@ def read(file: Path) -> Results:
         ) from None
 
 
+def _count_values(metadata: pq.FileMetaData) -> int:
+    """How many values a Parquet file holds, by its footer."""
+    count = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        count += sum(group.column(i).num_values for i in range(group.num_columns))
+    return count
+
+
 def _schema() -> pa.Schema:
     types = {
         pa.string(): _TEXT,
@@ -220,4 +230,7 @@ def _schema() -> pa.Schema:
         pa.list_(pa.int64()): ["step"],
         pa.list_(pa.float32()): CURVES,
     }
-    return pa.schema([pa.field(name, kind) for kind, names in types.items() for name in names])
+    fields = []
+    for kind, names in types.items():
+        fields += [pa.field(name, kind) for name in names]
+    return pa.schema(fields)

@@ -5,7 +5,7 @@ numbers out.
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations_with_replacement
+from itertools import chain, combinations_with_replacement
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -64,7 +64,9 @@ def p_value(value: float | None) -> str:
     """`< 0.001`, `0.023`, `0.16`; a dash where nothing was tested."""
     if value is None:
         return "-"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+    if value < 0.001:
+        return "< 0.001"
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
 def clopper_pearson(count: int, n: int) -> tuple[float, float]:
@@ -123,7 +125,7 @@ def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimat
     Percentile bootstrap inside each stratum (a condition with its seeds) from a fixed random stream. None
     without any value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
     """
-    every = [value for stratum in strata for value in stratum]
+    every = [*chain.from_iterable(strata)]
     known = [sorted(stratum) for stratum in strata]
     if not every or any(map(math.isnan, every)):
         return Estimate(math.nan if every else None)
@@ -229,14 +231,21 @@ def bands(values: pd.DataFrame) -> pd.DataFrame:
         ascending = seeds[first[at][:, None] + np.arange(size)]  # (points, seeds)
         middle[at] = ascending @ _weights(np.ones((1, size)))[0]
         if size >= SPREAD:
-            weights, chance = _resamples(size)
-            drawn = ascending @ weights.T  # (points, resamples)
-            order = np.argsort(drawn, axis=1)
-            below = np.cumsum(chance[order], axis=1)
-            for end, quantile in ((lower, (1 - LEVEL) / 2), (upper, 1 - (1 - LEVEL) / 2)):
-                place = np.minimum((below < quantile - 1e-12).sum(axis=1, keepdims=True), drawn.shape[1] - 1)
-                end[at] = np.take_along_axis(drawn, np.take_along_axis(order, place, 1), 1)[:, 0]
+            lower[at], upper[at] = _bootstrap_interval(ascending)
     return points.reset_index().drop(columns="place").assign(middle=middle, lower=lower, upper=upper)
+
+
+def _bootstrap_interval(ascending: np.ndarray) -> list[np.ndarray]:
+    """Ends of the percentile interval of the interquartile mean; the values are (points, seeds), sorted."""
+    weights, chance = _resamples(ascending.shape[1])
+    drawn = ascending @ weights.T  # (points, resamples)
+    order = np.argsort(drawn, axis=1)
+    below = np.cumsum(chance[order], axis=1)
+    ends = []
+    for quantile in ((1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2):
+        place = np.minimum((below < quantile - 1e-12).sum(axis=1, keepdims=True), drawn.shape[1] - 1)
+        ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place, 1), 1)[:, 0])
+    return ends
 
 
 @lru_cache(maxsize=32)
@@ -248,10 +257,15 @@ def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
         counts = np.array(
             [np.bincount(c, minlength=n) for c in combinations_with_replacement(range(n), n)], float
         )
-        ways = [math.factorial(n) / math.prod(math.factorial(int(k)) for k in row) for row in counts]
-        return _weights(counts), np.array(ways) / n**n
+        return _weights(counts), np.array([_orderings(row) for row in counts]) / n**n
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(float)
     return _weights(drawn), np.full(DRAWS, 1 / DRAWS)
+
+
+def _orderings(counts: np.ndarray) -> float:
+    """In how many orders a resample with these counts can be drawn."""
+    repeats = math.prod(math.factorial(int(count)) for count in counts)
+    return math.factorial(int(counts.sum())) / repeats
 
 
 def _weights(counts: np.ndarray) -> np.ndarray:

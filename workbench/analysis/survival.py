@@ -251,8 +251,11 @@ def hazard_ratio(rows: pd.DataFrame, reference: str) -> tuple[Estimate, str]:
         return Estimate(None), "no run to compare"
     if none := [arm for arm in (other, reference) if not rows.loc[rows["arm"] == arm, "event"].any()]:
         return Estimate(None), f"no collapse in {' and '.join(none)}"
-    # At a risk set's own time (its earliest), who collapses?
-    fell = {arm for s in _mixed(rows) for arm in s.loc[(s["time"] == s["time"].min()) & s["event"], "arm"]}
+    fell = set[str]()
+    for at_risk in _mixed(rows):
+        # At a risk set's own time (its earliest), who collapses?
+        is_now = at_risk["time"] == at_risk["time"].min()
+        fell |= set(at_risk.loc[is_now & at_risk["event"], "arm"])
     for arm in (other, reference):
         if arm not in fell:
             return Estimate(None), f"no collapse in {arm} while the other arm was at risk"

@@ -297,8 +297,9 @@ class Case:
         for update in stored.updates:
             if owner == "policy":
                 bias = self.own.stabilise.needs_bias
-                found, gap = gradients_of(self.loaded, {"": self.own}, update, done.networks, bias)
-                gradient, _ = found[""]
+                at_update = gradients_of(self.loaded, {"": self.own}, update, done.networks, bias)
+                gradient = at_update.loss[""]
+                gap = at_update.log_prob_gap
             else:
                 gradient, gap = self._critic_gradient(done.networks, update)
                 logged = update.scalars.get("critic_grad_norm")

@@ -8,7 +8,7 @@ says the rule in words.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
@@ -202,6 +202,14 @@ class _FallRule:
         )
 
 
+def _fall_sentence(fall: Drop) -> str:
+    where = "steps {} to {}".format(*fall.best_steps) if fall.best_steps else "before training"
+    return (
+        f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}; "
+        f"the fall began after step {fall.onset}"
+    )
+
+
 class Watch:
     """The collapse rule along a live run, fed every step once: `episodes` behind a step's success, `group` a
     prompt.
@@ -240,23 +248,25 @@ class Watch:
         if score is None or broken:
             return events
         curve.add(step, float(score))
+        events += self._changes(step, float(score))
+        curve.keep_best(self._severe.settled)
+        return events
+
+    def _changes(self, step: int, score: float) -> Iterator[Event]:
+        """Yield the falls that begin and the one that ends with the newest score."""
         for rule, kind in ((self._mild, "mild"), (self._severe, "collapse")):
             change = rule.advance()
-            if change == "fell" and (fall := rule.open):
+            if change == "fell" and rule.open:
                 severity: Severity = "warning" if rule is self._mild else "critical"
-                where = "steps {} to {}".format(*fall.best_steps) if fall.best_steps else "before training"
-                message = f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}; "
-                message += f"the fall began after step {fall.onset}"
-                events.append(Event(step, kind, severity, message, "success", fall.level, fall.best))
+                fall = rule.open
+                yield Event(step, kind, severity, _fall_sentence(fall), "success", fall.level, fall.best)
             elif change == "recovered" and rule is self._severe:
                 fall = rule.closed[-1]
                 message = (
                     f"success is back near its best of {fall.best:.3f}, {step - fall.onset} steps after it"
                     " fell"
                 )
-                events.append(Event(step, "recovered", "info", message, "success", float(score), fall.best))
-        curve.keep_best(self._severe.settled)
-        return events
+                yield Event(step, "recovered", "info", message, "success", score, fall.best)
 
     def crashed(self, step: int, message: str) -> Event:
         """Return the event of a run that cannot go on (engine crash, non-finite loss): its outcome is

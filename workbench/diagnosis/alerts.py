@@ -4,6 +4,7 @@ import json
 import queue
 from collections.abc import Callable, Iterator, Mapping
 from email.header import Header
+from itertools import chain
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -67,7 +68,7 @@ def alerts(reader: "Reader", experiment: str | None = None) -> list[Alert]:
     live = [r["run_id"] for r in runs if r["status"] == "running" and r["fell"] is None and r["gone"] is None]
     points = reader.query(_SUCCESS, {"runs": live}) if live else pd.DataFrame({"run_id": []})
     curves = {str(run): part.set_index("step")["success"].dropna() for run, part in points.groupby("run_id")}
-    return [alert for run in runs for alert in _of(run, curves.get(run["run_id"]))]
+    return list(chain.from_iterable(_of(run, curves.get(run["run_id"])) for run in runs))
 
 
 def _of(run: Mapping[str, Any], curve: pd.Series | None) -> Iterator[Alert]:

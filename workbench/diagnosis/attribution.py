@@ -71,11 +71,11 @@ def attribute(stored: StoredBatch) -> list[Culprit]:
     if not trained.any():
         return []
     best: dict[tuple[int, int], Culprit] = {}
-    groups = [
-        (row, int(k), np.flatnonzero(trained[row] & (turn[row] == k)))
-        for row in range(len(turn))
-        for k in np.unique(turn[row][trained[row] & (turn[row] > 0)])
-    ]
+    groups = []
+    for row in range(len(turn)):
+        for k in np.unique(turn[row][trained[row] & (turn[row] > 0)]):
+            tokens = np.flatnonzero(trained[row] & (turn[row] == k))
+            groups.append((row, int(k), tokens))
     for quantity, deviation, value in _quantities(stored):
         surprise = _surprise(deviation[trained])
         scores = np.zeros(trained.shape)

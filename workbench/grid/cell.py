@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Self, get_args
@@ -162,9 +163,12 @@ def differing(arms: Mapping[str, RunSettings]) -> dict[str, dict[str, Any]]:
     flat = {
         arm: flatten(settings.model_dump(mode="json", exclude={"seed"})) for arm, settings in arms.items()
     }
-    keys = {key: None for settings in flat.values() for key in settings}
-    rows = {key: {arm: settings.get(key) for arm, settings in flat.items()} for key in keys}
-    return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
+    differing_rows = {}
+    for key in dict.fromkeys(chain.from_iterable(flat.values())):
+        row = {arm: settings.get(key) for arm, settings in flat.items()}
+        if len({repr(value) for value in row.values()}) > 1:
+            differing_rows[key] = row
+    return differing_rows
 
 
 def algorithm_label(algorithm: str | dict[str, Any]) -> str:

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -137,10 +137,14 @@ def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
             {"model": s.model, "prompt": s.wording} if name == "model" else flatten({name: dump[name]})
             for s, dump in everything
         ]
-        if keys := [key for key in tables[0] if len({repr(table.get(key)) for table in tables}) > 1]:
+        if keys := [key for key in tables[0] if _differs(tables, key)]:
             message = f"the arms do not share {', '.join(keys)}: their success is not on one scale"
             found.append(Finding("task", message, tuple(arms)))
     return found
+
+
+def _differs(tables: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return len({repr(table.get(key)) for table in tables}) > 1
 
 
 def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
@@ -191,40 +195,67 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     """Arms whose advantage or aggregation differs: noted where algorithms declare it, flagged where it
     confounds.
     """
-    declared = {arm: ALGORITHMS[one.resolved.name] for arm, one in arms.items()}
-    found = []
+    return [*_declared_normalisers(arms), *_confounded_normalisers(arms)]
+
+
+def _declared_normalisers(arms: Mapping[str, Cell | Run]) -> Iterator[Finding]:
+    """Yield the slots that the algorithms declare differently."""
+    algorithms = [ALGORITHMS[run.resolved.name] for run in arms.values()]
     for slot in NORMALISER:
         names: dict[str, dict[str, str]] = defaultdict(dict)  # choice -> algorithm -> kind
-        for algorithm in declared.values():
+        for algorithm in algorithms:
             names[repr(getattr(algorithm, slot))][algorithm.name] = getattr(algorithm, slot).kind
         if len(names) > 1:
             words = "; ".join(f"{', '.join(kinds)}: {next(iter(kinds.values()))}" for kinds in names.values())
             message = f"the algorithms declare different choices of {slot} ({words})"
-            found.append(Finding("normaliser", message, tuple(arms)))
-    slots = {arm: vars(one.resolved) for arm, one in arms.items()}
-    scales = {arm: repr([own[slot] for slot in NORMALISER]) for arm, own in slots.items()}
-    others = {arm: [own[slot] for slot in OTHER_SLOTS] for arm, own in slots.items()}
-    rest = {arm: repr((others[arm], decisive(one.settings, *_ASKED))) for arm, one in arms.items()}
-    present = {(scales[arm], rest[arm]) for arm in arms}
-    # differ in a slot declared alike and in something else, and no arm separates the two
+            yield Finding("normaliser", message, tuple(arms))
+
+
+class _Traits(NamedTuple):
+    """What an arm is, in two parts that a comparison has to separate."""
+
+    scale: str  # its normaliser
+    rest: str  # its other slots and settings
+
+
+def _traits(run: Cell | Run) -> _Traits:
+    slots = vars(run.resolved)
+    others = [slots[slot] for slot in OTHER_SLOTS]
+    scale = repr([slots[slot] for slot in NORMALISER])
+    return _Traits(scale, repr((others, decisive(run.settings, *_ASKED))))
+
+
+def _confounded_normalisers(arms: Mapping[str, Cell | Run]) -> Iterator[Finding]:
+    """Yield pairs that differ in a slot declared alike and in something else, where no arm separates the
+    two.
+    """
+    traits = {arm: _traits(run) for arm, run in arms.items()}
+    present = set(traits.values())
     confounded: set[str] = set()
     for one, other in combinations(arms, 2):
-        alike = [
-            slot for slot in NORMALISER if getattr(declared[one], slot) == getattr(declared[other], slot)
-        ]
-        undeclared = [slot for slot in alike if slots[one][slot] != slots[other][slot]]
+        undeclared = _undeclared_differences(arms[one], arms[other])
         # A pair that differs in nothing else separates the two itself: one arm with the rest of the other is
         # that arm.
-        separated = {(scales[one], rest[other]), (scales[other], rest[one])} & present
-        if undeclared and not separated and other not in confounded:
+        crossed = {
+            _Traits(traits[one].scale, traits[other].rest),
+            _Traits(traits[other].scale, traits[one].rest),
+        }
+        if undeclared and not crossed & present and other not in confounded:
             confounded.add(other)
             pair = f"{_listed([other])} differs from {_listed([one])} in {' and '.join(undeclared)}"
             why = (
                 "and in more besides, and no arm differs in only one of the two, so their effects cannot be"
                 " separated"
             )
-            found.append(Finding("normaliser", f"{pair} {why}", (one, other), flagged=True))
-    return found
+            yield Finding("normaliser", f"{pair} {why}", (one, other), flagged=True)
+
+
+def _undeclared_differences(one: Cell | Run, other: Cell | Run) -> list[str]:
+    """The slots of the normaliser that two algorithms declare alike and two arms choose differently."""
+    mine = ALGORITHMS[one.resolved.name]
+    theirs = ALGORITHMS[other.resolved.name]
+    alike = [slot for slot in NORMALISER if getattr(mine, slot) == getattr(theirs, slot)]
+    return [slot for slot in alike if vars(one.resolved)[slot] != vars(other.resolved)[slot]]
 
 
 def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> list[Finding]:
@@ -240,7 +271,7 @@ def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> lis
     del groups[usual]
     exceptions = "; ".join(f"{_listed(arms)}: {value:,}" for value, arms in groups.items())
     message = f"the arms had {title} ({usual:,} {unit}, but {exceptions})"
-    return [Finding(check, message, tuple(arm for arms in groups.values() for arm in arms))]
+    return [Finding(check, message, tuple(chain.from_iterable(groups.values())))]
 
 
 def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
@@ -252,25 +283,31 @@ def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
+    """What the trainers flagged, a finding a kind."""
     names = {c.kind: c.name for c in GUARD if c.seen in ("start", "step")}
     by_id = {run.run_id: run for run in runs}
+    rows = reader.rows(_FLAGGED, {"kinds": list(names), "runs": list(by_id)}).rows
     events = defaultdict(list)
-    for run_id, kind, step, message in reader.rows(
-        _FLAGGED, {"kinds": list(names), "runs": list(by_id)}
-    ).rows:
+    for run_id, kind, step, message in rows:
         events[kind].append((by_id[run_id], step, message))
-    found = []
-    for kind, seen in events.items():
-        run, step, message = seen[0]
-        arms = tuple(dict.fromkeys(r.arm for r, *_ in seen))
-        count = len({r.run_id for r, *_ in seen})
-        more = f" (and in {count - 1} more runs of {_listed(arms)})" if count > 1 else ""
-        text = f"{_listed([run.arm])}, seed {run.seed}, step {step}: {message}{more}"
-        found.append(Finding(names[kind], text, arms, flagged=True))
-    return found
+    return [_flagged_finding(names[kind], of_kind) for kind, of_kind in events.items()]
+
+
+def _flagged_finding(name: str, events: Sequence[tuple[Run, int, str]]) -> Finding:
+    """The first of some events (run, step, message), and in how many more runs there is one."""
+    run, step, message = events[0]
+    arms = tuple(dict.fromkeys(other.arm for other, *_ in events))
+    count = len({other.run_id for other, *_ in events})
+    more = f" (and in {count - 1} more runs of {_listed(arms)})" if count > 1 else ""
+    text = f"{_listed([run.arm])}, seed {run.seed}, step {step}: {message}{more}"
+    return Finding(name, text, arms, flagged=True)
+
+
+Hashes = Mapping[str, Mapping[int, int]]  # run id -> step -> fingerprint of its questions
 
 
 def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
+    """Runs of one seed with different questions, and seeds with the same ones."""
     hashes: dict[str, dict[int, int]] = defaultdict(dict)
     for run_id, step, fingerprint in reader.rows(_QUESTIONS, {"runs": [run.run_id for run in runs]}).rows:
         hashes[run_id][step] = fingerprint
@@ -279,62 +316,106 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
         if run.run_id in hashes:
             key = (run.settings.world.model_dump_json(), run.settings.learn.episodes, _group_size(run))
             comparable[key][run.seed].append(run)
-
-    def compared(a: Run, b: Run) -> dict[int, bool]:
-        """Return for each step of both runs whether their questions are the same."""
-        ours = hashes[a.run_id]
-        theirs = hashes[b.run_id]
-        return {step: ours[step] == theirs[step] for step in sorted(ours.keys() & theirs.keys())}
-
-    found = []
+    findings = list[Finding]()
     for seeds in comparable.values():
         for seed, same_seed in seeds.items():
-            alike = [run for run in same_seed if run.resolved.select.rounds == 1]
-            for run in alike[1:]:
-                if differing := [step for step, same in compared(alike[0], run).items() if not same]:
-                    arms = (alike[0].arm, run.arm)
-                    message = f"trained on different questions with seed {seed}, from step {differing[0]} on"
-                    found.append(Finding("questions", f"{_listed(arms)} {message}", arms, flagged=True))
-        for one, other in combinations(seeds, 2):
-            a = seeds[one][0]
-            b = seeds[other][0]
-            steps = compared(a, b)
-            # share their parent's queue
-            siblings = a.settings.fork is not None and a.settings.fork == b.settings.fork
-            if steps and all(steps.values()) and not siblings:
-                message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
-                text = f"seeds {one} and {other} {message}"
-                found.append(Finding("questions", text, (a.arm, b.arm), flagged=True))
-    return found
+            findings += _differing_questions(seed, same_seed, hashes)
+        findings += _shared_questions(seeds, hashes)
+    return findings
+
+
+def _differing_questions(seed: int, runs: Sequence[Run], hashes: Hashes) -> Iterator[Finding]:
+    """Yield the runs of one seed that trained on other questions than the first."""
+    alike = [run for run in runs if run.resolved.select.rounds == 1]
+    for run in alike[1:]:
+        differing = [step for step, same in _same_questions(alike[0], run, hashes).items() if not same]
+        if differing:
+            arms = (alike[0].arm, run.arm)
+            message = f"trained on different questions with seed {seed}, from step {differing[0]} on"
+            yield Finding("questions", f"{_listed(arms)} {message}", arms, flagged=True)
+
+
+def _shared_questions(seeds: Mapping[int, Sequence[Run]], hashes: Hashes) -> Iterator[Finding]:
+    """Yield the pairs of seeds that trained on the same questions."""
+    for one, other in combinations(seeds, 2):
+        a = seeds[one][0]
+        b = seeds[other][0]
+        steps = _same_questions(a, b, hashes)
+        # share their parent's queue
+        siblings = a.settings.fork is not None and a.settings.fork == b.settings.fork
+        if steps and all(steps.values()) and not siblings:
+            message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
+            text = f"seeds {one} and {other} {message}"
+            yield Finding("questions", text, (a.arm, b.arm), flagged=True)
+
+
+def _same_questions(a: Run, b: Run, hashes: Hashes) -> dict[int, bool]:
+    """Return for each step of both runs whether their questions are the same."""
+    ours = hashes[a.run_id]
+    theirs = hashes[b.run_id]
+    return {step: ours[step] == theirs[step] for step in sorted(ours.keys() & theirs.keys())}
+
+
+class _Amounts(NamedTuple):
+    """What a finished run came to."""
+
+    rollouts: int
+    episodes: int  # sampled
+    updates: int
+    tokens: int  # trained
+
+
+_UNITS = dict(
+    zip(
+        _Amounts._fields, ("rollouts", "sampled episodes", "optimizer updates", "trained tokens"), strict=True
+    )
+)
 
 
 def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
+    """The amounts whose means differ between arms."""
     over = {run.run_id: run for run in runs if run.finished}
-    units = ["rollouts", "sampled episodes", "optimizer updates", "trained tokens"]
-    done: dict[str, list[Any]] = defaultdict(list)  # arm -> the amounts of its runs
+    done: dict[str, list[_Amounts]] = defaultdict(list)  # arm -> the amounts of its runs
     as_planned = True
-    for run_id, steps, updates, tokens, sampled in reader.rows(_TRAINED, {"runs": list(over)}).rows:
+    for run_id, *recorded in reader.rows(_TRAINED, {"runs": list(over)}).rows:
         run = over[run_id]
-        plan = amounts(over[run_id].settings, over[run_id].resolved)
-        rolled = steps * run.settings.learn.episodes
-        # Runs restored from a file of results hold neither draws nor updates.
-        sampled = sampled or rolled
-        updates = updates or plan["optimizer updates"].low
-        seen = (rolled, sampled, updates)
-        as_planned &= all(plan[unit] == (n, n) for unit, n in zip(units[:3], seen, strict=True))
-        done[run.arm].append((*seen, tokens or 0))
-    found = []
-    for i, unit in enumerate(units):
-        if as_planned and unit != "trained tokens":  # the settings have told the rest
-            continue
-        means = {arm: fmean(seen[i] for seen in each) for arm, each in done.items()}
-        least = min(means, key=lambda a: means[a], default="")
-        most = max(means, key=lambda a: means[a], default="")
-        if means and means[most] > (1 + ALIKE) * means[least]:
-            ends = f"{means[least]:,.0f} in {_listed([least])} to {means[most]:,.0f} in {_listed([most])}"
-            message = f"the arms recorded different numbers of {unit} (mean of a finished run: {ends})"
-            found.append(Finding("compute", message, tuple(means)))
-    return found
+        plan = amounts(run.settings, run.resolved)
+        came_to = _amounts_of(run, plan, *recorded)
+        as_planned &= _is_as_planned(plan, came_to)
+        done[run.arm].append(came_to)
+    findings = list[Finding]()
+    for field, unit in _UNITS.items():
+        if not as_planned or field == "tokens":  # else the settings have told it
+            means = {arm: _mean_amount(each, field) for arm, each in done.items()}
+            findings += _differing_means(unit, means)
+    return findings
+
+
+def _amounts_of(
+    run: Run, plan: Mapping[str, Any], steps: int, updates: int, tokens: int, sampled: int
+) -> _Amounts:
+    rolled = steps * run.settings.learn.episodes
+    # Runs restored from a file of results hold neither draws nor updates.
+    return _Amounts(rolled, sampled or rolled, updates or plan["optimizer updates"].low, tokens or 0)
+
+
+def _is_as_planned(plan: Mapping[str, Any], came_to: _Amounts) -> bool:
+    """Whether rollouts, episodes and updates are those that the settings say."""
+    planned = [field for field in _UNITS if field != "tokens"]
+    return all(plan[_UNITS[f]] == (getattr(came_to, f), getattr(came_to, f)) for f in planned)
+
+
+def _mean_amount(each: Sequence[_Amounts], field: str) -> float:
+    return fmean(getattr(came_to, field) for came_to in each)
+
+
+def _differing_means(unit: str, means: Mapping[str, float]) -> Iterator[Finding]:
+    least = min(means, key=lambda a: means[a], default="")
+    most = max(means, key=lambda a: means[a], default="")
+    if means and means[most] > (1 + ALIKE) * means[least]:
+        ends = f"{means[least]:,.0f} in {_listed([least])} to {means[most]:,.0f} in {_listed([most])}"
+        message = f"the arms recorded different numbers of {unit} (mean of a finished run: {ends})"
+        yield Finding("compute", message, tuple(means))
 
 
 def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding]) -> int:
@@ -347,12 +428,8 @@ def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding])
         folder = folder_of(runs, cell)
         if not folder.is_dir():
             continue
-        rows = [
-            row
-            for part in read_segments(folder, "event")
-            for row in part.to_pylist()
-            if row["kind"] in EVENTS
-        ]
+        parts = (part.to_pylist() for part in read_segments(folder, "event"))
+        rows = [row for row in chain.from_iterable(parts) if row["kind"] in EVENTS]
         known = {row["kind"]: row["message"] for row in sorted(rows, key=lambda row: row["written_at"])}
         for kind, rule in EVENTS.items():
             messages = [f.message for f in flagged if f.check == rule.name and cell.arm in f.arms]

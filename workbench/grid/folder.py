@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -196,7 +197,7 @@ def append(folder: Path, name: str, row: Mapping[str, Any]) -> None:
 
 def last_row(folder: Path) -> dict[str, Any] | None:
     """Return the row of table `run` with the latest `written_at`; None for a run that was never queued."""
-    rows = [row for part in read_segments(folder, "run") for row in part.to_pylist()]
+    rows = list(chain.from_iterable(part.to_pylist() for part in read_segments(folder, "run")))
     return max(rows, key=lambda row: row.get("written_at") or datetime.min, default=None)
 
 
@@ -317,8 +318,8 @@ def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
                 f"{key} = {was.get(key, 'nothing')}, now {now.get(key, 'nothing')}" for key in keys
             ):
                 changed[what][cell.arm].append(str(cell.seed))
-    named = [
-        "; ".join(f"{arm} seeds {', '.join(seeds)}" for arm, seeds in arms.items())
-        for arms in changed.values()
-    ]
+    named = []
+    for arms in changed.values():
+        each = (f"{arm} seeds {', '.join(seeds)}" for arm, seeds in arms.items())
+        named.append("; ".join(each))
     return [f"{names} ran before with {what}" for names, what in zip(named, changed, strict=True)]

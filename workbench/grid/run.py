@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,19 +55,9 @@ def run(
     nothing in a new folder. Raises InputError for `fresh` while a cell is being trained, and if the runs
     folder cannot be made.
     """
-    from sorl.learn.warmstart import made
-
     runs = runs.resolve()  # trainers may have another working directory
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise InputError(f"cannot make the runs folder '{runs}': {why}; name another with --runs") from None
-    asked = grid
-    grid = grid.newest(runs)
-    if fresh:
-        pairs = zip(asked.cells, grid.cells, strict=True)
-        grid = replace(grid, cells=tuple(_new_start(cell, newest, runs) for cell, newest in pairs))
+    _make_folder(runs)
+    grid = _new_starts(grid, runs) if fresh else grid.newest(runs)
     run_folder.refuse_unsafe(runs, grid.experiment, grid.cells)
     run_folder.refuse_missing_baselines(runs, grid.cells)
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
@@ -87,7 +77,7 @@ def run(
     watch.begin(todo, list(done.values()), count)
     for line in edited:
         watch.note(f"{line}: new cells; the earlier runs stay")
-    for steps in sorted({c.settings.warmstart.steps for c in todo if not made(c.settings, runs / ".cache")}):
+    for steps in _warm_starts(todo, runs):
         watch.note(f"warm start: {steps} steps of imitation, shared by the cells and kept")
     with _signals() as signals:
         try:
@@ -95,6 +85,29 @@ def run(
         finally:
             watch.close()
     return [done[cell.run_id] for cell in grid.cells]
+
+
+def _make_folder(runs: Path) -> None:
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot make the runs folder '{runs}': {why}; name another with --runs") from None
+
+
+def _new_starts(grid: Grid, runs: Path) -> Grid:
+    """The grid with every cell in a new folder."""
+    newest = grid.newest(runs)
+    pairs = zip(grid.cells, newest.cells, strict=True)
+    return replace(newest, cells=tuple(_new_start(cell, latest, runs) for cell, latest in pairs))
+
+
+def _warm_starts(cells: Sequence[Cell], runs: Path) -> list[int]:
+    """The steps of each imitation that is still to be made, for these cells."""
+    from sorl.learn.warmstart import made
+
+    waiting = {cell.settings.warmstart.steps for cell in cells if not made(cell.settings, runs / ".cache")}
+    return sorted(waiting)
 
 
 def enqueue(runs: Path, cell: Cell) -> tuple[Path, dict[str, Any] | None]:

@@ -82,12 +82,12 @@ def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> 
     low, high = bracket(column, rule.points)
     if not column:
         first = [(rule.points - 1) // 2] if start is None else [p for p in start if 0 <= p < rule.points]
-        return [(p, seed) for p in first for seed in range(min(rule.probes, rule.seeds))]
+        return list(itertools.product(first, range(min(rule.probes, rule.seeds))))
     ends = [p for p in (low, high) if 0 <= p < rule.points]
     if high - low > 1:
         ends = [p for p in ends if 0 < sum(column[p].values()) < len(column[p])]
     if high - low == 1 or any(len(column[p]) < rule.seeds for p in ends):
-        return [(p, seed) for p in ends for seed in range(rule.seeds) if seed not in column[p]]
+        return [(p, seed) for p, seed in itertools.product(ends, range(rule.seeds)) if seed not in column[p]]
     # Halfway, or near the end that is known while the other is not: twice as far with each try.
     between = (low + high) // 2
     step = 2 ** max(0, len(column) - 2)
@@ -188,10 +188,17 @@ def conditions(
     """
     names = list(axes)[::-1]
     places = list(itertools.product(*(range(len(axes[name])) for name in names)))
-    columns = tuple({n: axes[n][at] for n, at in zip(names, place, strict=True)} for place in places)
+    values = [axes[name] for name in names]
+    columns = tuple(_condition(names, values, place) for place in places)
     neighbours: list[int | None] = []
     for place in places:
         axis = max((axis for axis, at in enumerate(place) if at), default=None)
         lower = place if axis is None else (*place[:axis], place[axis] - 1, *place[axis + 1 :])
         neighbours.append(None if axis is None else places.index(lower))
     return columns, tuple(neighbours)
+
+
+def _condition(names: Sequence[str], values: Sequence[Sequence[Any]], place: Sequence[int]) -> dict[str, Any]:
+    """The value of each axis at a place."""
+    at_place = zip(names, values, place, strict=True)
+    return {name: of_axis[at] for name, of_axis, at in at_place}

@@ -68,28 +68,40 @@ def _write(unfinished: Path, learner: Learner, progress: Progress) -> None:
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
     for name, optimizer in learner.optimizers.items():
-        entries = [
-            (f"{i}.{k}", v) for i, entry in optimizer.state_dict()["state"].items() for k, v in entry.items()
-        ]
-        flat = {key: torch.as_tensor(value) for key, value in entries if value is not None}
-        save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
+        save_file(_contiguous(_flat_state(optimizer)), unfinished / f"{name}_optimizer.safetensors")
     if learner.probe.before is not None:
         save_file({"before": learner.probe.before}, unfinished / PROBE)
     if learner.average is not None:
         save_file(_contiguous(learner.average.state()), unfinished / AVERAGE)
     rollouts = []
     for i, rollout in enumerate(progress.rollouts):
-        names = ("log_prob_old", "values", "routes_old")
-        tensors = {name: x for name in names if (x := getattr(rollout, name)) is not None}
-        routes = [e.routes for e in rollout.episodes if e.routes is not None]
-        tensors |= {"routes": torch.cat(routes)} if routes else {}
-        save_file(_contiguous(tensors), unfinished / f"rollout-{i}.safetensors")
+        save_file(_contiguous(_rollout_tensors(rollout)), unfinished / f"rollout-{i}.safetensors")
         # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a
         # save.
         entry = {"number": rollout.number, "policy_step": rollout.policy_step}
         rollouts.append(entry | {"episodes": [vars(e) | {"routes": None} for e in rollout.episodes]})
     state = vars(progress) | {"updates": learner.updates, "rollouts": rollouts}
     (unfinished / "progress.json").write_text(json.dumps(state))
+
+
+def _flat_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer by `parameter.entry`."""
+    flat = {}
+    for parameter, entry in optimizer.state_dict()["state"].items():
+        for key, value in entry.items():
+            if value is not None:
+                flat[f"{parameter}.{key}"] = torch.as_tensor(value)
+    return flat
+
+
+def _rollout_tensors(rollout: Rollout) -> dict[str, Tensor]:
+    tensors = {}
+    for name in ("log_prob_old", "values", "routes_old"):
+        values = getattr(rollout, name)
+        if values is not None:
+            tensors[name] = values
+    routes = [e.routes for e in rollout.episodes if e.routes is not None]
+    return tensors | ({"routes": torch.cat(routes)} if routes else {})
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -141,6 +153,22 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
     """Put the learner back to where `checkpoint` was written and return the progress. Raises InputError, with
     the file, for one that is damaged.
     """
+    _load_policy(checkpoint, learner)
+    if learner.critic is not None:
+        file = checkpoint / "critic.safetensors"
+        with _reading(file):
+            learner.critic.load_state_dict(load_file(file))
+    for name, optimizer in learner.optimizers.items():
+        _load_optimizer(checkpoint / f"{name}_optimizer.safetensors", optimizer)
+    if (checkpoint / PROBE).is_file():
+        with _reading(checkpoint / PROBE):
+            learner.probe.before = load_file(checkpoint / PROBE)["before"]
+    if learner.average is not None:
+        learner.average.restore(_tensors(checkpoint / AVERAGE))
+    return _load_progress(checkpoint, learner)
+
+
+def _load_policy(checkpoint: Path, learner: Learner) -> None:
     if routers(learner.policy):  # the files of mixtures have the hub's names, and an expert each
         with _reading(checkpoint / "policy"):
             weights = networks.load(checkpoint / "policy").state_dict()
@@ -150,23 +178,19 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
     # Tied weights are stored once: a missing name that shares its tensor with a stored one is no loss.
     if unexpected or set(missing) - set(getattr(learner.policy, "all_tied_weights_keys", None) or ()):
         raise RuntimeError(f"checkpoint does not fit the model: missing {missing}, unexpected {unexpected}")
-    if learner.critic is not None:
-        file = checkpoint / "critic.safetensors"
-        with _reading(file):
-            learner.critic.load_state_dict(load_file(file))
-    for name, optimizer in learner.optimizers.items():
-        state: dict[int, dict[str, Any]] = {}
-        file = checkpoint / f"{name}_optimizer.safetensors"
-        with _reading(file):
-            for key, value in load_file(file).items():
-                parameter, entry = key.split(".", 1)
-                state.setdefault(int(parameter), {})[entry] = value
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    if (checkpoint / PROBE).is_file():
-        with _reading(checkpoint / PROBE):
-            learner.probe.before = load_file(checkpoint / PROBE)["before"]
-    if learner.average is not None:
-        learner.average.restore(_tensors(checkpoint / AVERAGE))
+
+
+def _load_optimizer(file: Path, optimizer: torch.optim.Optimizer) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    with _reading(file):
+        for key, value in load_file(file).items():
+            parameter, entry = key.split(".", 1)
+            state.setdefault(int(parameter), {})[entry] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _load_progress(checkpoint: Path, learner: Learner) -> Progress:
+    """The progress with the rollouts that wait; the learner gets its count of updates."""
     with _reading(checkpoint / "progress.json"):
         stored = json.loads((checkpoint / "progress.json").read_text())
         queue = stored["rollouts"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -29,7 +29,9 @@ SHAPES = ((3, 2, 4, 3), (2, 3, 2, 1, 3, 2), (4, 1, 2), (2, 4))
 
 def episode_of(stretches: list[list[int]], group: int = 0, reward: float = 0.0) -> Episode:
     """Return an episode of these stretches of tokens: prompt, turn, observation, turn, ..."""
-    written = [k % 2 == 1 for k, stretch in enumerate(stretches) for _ in stretch]
+    written = list[bool]()
+    for place, stretch in enumerate(stretches):
+        written += [place % 2 == 1] * len(stretch)
     return Episode(
         question_id=group,
         group=group,
@@ -60,10 +62,30 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tup
     for i in range(max(2 * group_size, len(SHAPES))):
         sizes = SHAPES[i % len(SHAPES)]
         stretches = [torch.randint(0, vocabulary, (n,), generator=stream).tolist() for n in sizes]
-        kind = [PROMPT if k == 0 else OBSERVED - k % 2 for k, n in enumerate(sizes) for _ in range(n)]
-        kinds.append(torch.tensor(kind))
+        kinds.append(torch.tensor(_kinds_of(sizes)))
         episodes.append(episode_of(stretches, i // group_size, float(i % 2)))
-    batch = collate(episodes, pad_id)
+    batch = _with_log_probs(collate(episodes, pad_id), stream)
+    kind_of = torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=PADDING)
+    row = torch.arange(len(batch.tokens))[:, None]
+    inputs = {
+        "staleness": row[:, 0] % 4,
+        "void": torch.zeros_like(batch.mask),
+        "turn_reward": torch.where(batch.mask, (row + batch.turn) % 3, 0).to(batch.log_prob_old.dtype),
+        "squared_probs": torch.where(batch.mask, batch.log_prob_old.exp().square(), 0),
+    }
+    return replace(batch, sentence=batch.turn, **inputs), kind_of
+
+
+def _kinds_of(sizes: Sequence[int]) -> list[int]:
+    """The kind of each token of an episode with stretches of these sizes."""
+    kinds = [PROMPT] * sizes[0]
+    for place, size in enumerate(sizes[1:], 1):
+        kinds += [OBSERVED - place % 2] * size
+    return kinds
+
+
+def _with_log_probs(batch: Batch, stream: torch.Generator) -> Batch:
+    """Draw the log-probs of old policy, sampler and reference, and the values, in this order."""
 
     def normal() -> Tensor:
         return torch.randn(batch.tokens.shape, generator=stream, dtype=torch.float64)
@@ -71,18 +93,9 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tup
     old = torch.where(batch.mask, -normal().abs(), 0)
     behaviour = torch.where(batch.mask, old + 0.1 * normal(), 0)
     reference = torch.where(batch.mask, old + 0.3 * normal(), 0)
-    batch = replace(
+    return replace(
         batch, log_prob_behaviour=behaviour, log_prob_old=old, log_prob_ref=reference, values=normal()
     )
-    kind_of = torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=PADDING)
-    row = torch.arange(len(batch.tokens))[:, None]
-    inputs = {
-        "staleness": row[:, 0] % 4,
-        "void": torch.zeros_like(batch.mask),
-        "turn_reward": torch.where(batch.mask, (row + batch.turn) % 3, 0).to(old.dtype),
-        "squared_probs": torch.where(batch.mask, old.exp().square(), 0),
-    }
-    return replace(batch, sentence=batch.turn, **inputs), kind_of
 
 
 def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
@@ -102,65 +115,108 @@ def problem(
     nothing is.
     """
     table: Any = model.get_input_embeddings()
-    batch, kind = synthetic(group_size, table.num_embeddings, pad_id)
-    written = kind == WRITTEN
-    padding = kind == PADDING
+    test = _MaskTest(algorithm, *synthetic(group_size, table.num_embeddings, pad_id))
+    return (
+        test.mask_problem()
+        or test.gradient_problem()
+        or test.dependence_problem()
+        or test.critic_problem()
+        or test.padding_problem(model, temperature)
+    )
 
-    def kinds(tokens: Tensor) -> str:
-        return " and ".join(name for value, name in KINDS.items() if bool((tokens & (kind == value)).any()))
 
-    def loss_of(batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class _MaskTest:
+    """The checks of the masks; each says what is wrong in a sentence, or nothing."""
+
+    algorithm: Algorithm
+    batch: Batch
+    kind: Tensor  # of each token, (B, T)
+
+    @property
+    def written(self) -> Tensor:
+        """Where the policy wrote the token."""
+        return self.kind == WRITTEN
+
+    @property
+    def log_prob(self) -> Tensor:
+        """Log-probs whose ratios lie on both sides of any clip range."""
+        spread = torch.linspace(-0.6, 0.6, self.written.numel(), dtype=torch.float64)
+        return self.batch.log_prob_old + spread.view(self.written.shape)
+
+    def kinds(self, tokens: Tensor) -> str:
+        """The kinds of these tokens, in words."""
+        return " and ".join(
+            name for value, name in KINDS.items() if bool((tokens & (self.kind == value)).any())
+        )
+
+    def loss_of(self, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient by the log-probs."""
         leaf = log_prob.clone().requires_grad_()
-        loss = policy_loss(algorithm, prepare(algorithm, batch), leaf).loss
+        loss = policy_loss(self.algorithm, prepare(self.algorithm, batch), leaf).loss
         return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
-    if not torch.equal(batch.mask, written):
-        extra = kinds(batch.mask & ~written) or "too few tokens"
+    def mask_problem(self) -> str:
+        """The loss mask is where the policy wrote."""
+        if torch.equal(self.batch.mask, self.written):
+            return ""
+        extra = self.kinds(self.batch.mask & ~self.written) or "too few tokens"
         return f"the loss mask is not what the policy wrote: it has {extra} in it"
 
-    # Log-ratios on both sides of any clip range.
-    log_prob = batch.log_prob_old + torch.linspace(-0.6, 0.6, written.numel(), dtype=torch.float64).view(
-        written.shape
-    )
-    loss, gradient = loss_of(batch, log_prob)
-    if leak := kinds((gradient != 0) & ~written):
-        return f"the loss of '{algorithm.name}' has a gradient at {leak}"
+    def gradient_problem(self) -> str:
+        """The loss has no gradient elsewhere."""
+        _, gradient = self.loss_of(self.batch, self.log_prob)
+        leak = self.kinds((gradient != 0) & ~self.written)
+        return f"the loss of '{self.algorithm.name}' has a gradient at {leak}" if leak else ""
 
-    # Other tokens and log-probs wherever the policy did not write, and other values in the padding.
-    names = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
-    moved = {x: torch.where(written, batch.need(x), batch.need(x) + 1.5) for x in names}
-    if not algorithm.advantage.reads_observations:
-        moved["tokens"] = torch.where(written, batch.tokens, batch.tokens.flip(1))
-    moved["values"] = torch.where(padding, batch.need("values") + 7.0, batch.need("values"))
-    elsewhere, _ = loss_of(replace(batch, **moved), torch.where(written, log_prob, log_prob - 2))
-    if not torch.equal(loss, elsewhere):
+    def dependence_problem(self) -> str:
+        """The loss stays with other tokens and log-probs elsewhere, and with other values in the padding."""
+        batch = self.batch
+        written = self.written
+        names = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
+        moved = {x: torch.where(written, batch.need(x), batch.need(x) + 1.5) for x in names}
+        if not self.algorithm.advantage.reads_observations:
+            moved["tokens"] = torch.where(written, batch.tokens, batch.tokens.flip(1))
+        padding = self.kind == PADDING
+        moved["values"] = torch.where(padding, batch.need("values") + 7.0, batch.need("values"))
+        loss, _ = self.loss_of(batch, self.log_prob)
+        elsewhere = torch.where(written, self.log_prob, self.log_prob - 2)
+        loss_with_other_rest, _ = self.loss_of(replace(batch, **moved), elsewhere)
+        if torch.equal(loss, loss_with_other_rest):
+            return ""
         change = "tokens that the policy did not write although the log-probs of the written ones stay"
-        return f"the loss of '{algorithm.name}' changes with {change}"
+        return f"the loss of '{self.algorithm.name}' changes with {change}"
 
-    if algorithm.critic:
-        where = algorithm.advantage.critic_mask
-        prepared = prepare(algorithm, batch)
+    def critic_problem(self) -> str:
+        """The critic's loss has a gradient only where it is meant to learn."""
+        if not self.algorithm.critic:
+            return ""
+        where = self.algorithm.advantage.critic_mask
+        prepared = prepare(self.algorithm, self.batch)
         values = prepared.need("values").clone().requires_grad_()
         (gradient,) = torch.autograd.grad(value_loss(values, prepared, mask=where), values)
-        allowed = written | (kind == OBSERVED if where == "a" else positions(prepared, where) & written)
-        if leak := kinds((gradient != 0) & ~allowed):
-            return f"the critic's loss has a gradient at {leak}"
+        others = self.kind == OBSERVED if where == "a" else positions(prepared, where) & self.written
+        leak = self.kinds((gradient != 0) & ~(self.written | others))
+        return f"the critic's loss has a gradient at {leak}" if leak else ""
 
-    seen = []
-    other = torch.where(padding, (batch.tokens + 1) % int(batch.tokens.max() + 1), batch.tokens)
-    # dropout draws the same twice, from its own stream
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for tokens in (batch.tokens, other):
-            torch.manual_seed(0)
-            seen.append(log_probs(model, tokens, temperature)[0])
-    change_in_nats = float(torch.where(written, seen[0] - seen[1], 0).abs().max())
-    # kernels may order a sum differently for another batch; padding that is read moves more
-    if change_in_nats <= 1e-4:
-        return ""
-    return (
-        f"the log-probs of written tokens move by {change_in_nats:.3g} nats when only the padding after them"
-        " changes"
-    )
+    def padding_problem(self, model: PreTrainedModel, temperature: float) -> str:
+        """The network does not read the padding."""
+        tokens = self.batch.tokens
+        other = torch.where(self.kind == PADDING, (tokens + 1) % int(tokens.max() + 1), tokens)
+        answers = []
+        # dropout draws the same twice, from its own stream
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for tokens_read in (tokens, other):
+                torch.manual_seed(0)
+                answers.append(log_probs(model, tokens_read, temperature)[0])
+        change_in_nats = float(torch.where(self.written, answers[0] - answers[1], 0).abs().max())
+        # kernels may order a sum differently for another batch; padding that is read moves more
+        if change_in_nats <= 1e-4:
+            return ""
+        return (
+            f"the log-probs of written tokens move by {change_in_nats:.3g} nats when only the padding after"
+            " them changes"
+        )
 
 
 def fingerprint(batch: Batch) -> int:

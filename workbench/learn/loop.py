@@ -70,29 +70,14 @@ class Trainer:
         algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
         faults.check(settings, algorithm)
         self.algorithm = algorithm
-        compute = settings.compute
         self.group_size = recorder.group = settings.learn.group_size or algorithm.group_size
         recorder.replay([])  # its collapse rule depends on the group size
-        self.pulse.part("loading the model")
-        model = networks.load(start, compute)
-        critic = Critic(model) if algorithm.critic else None
-        self.learner = Learner(
-            algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute
-        )
-        self.learner.pulse = self.pulse
-        self.learner.planned = (
-            settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
-        )
-        self.learner.probe.control = controls(tokenizer)
-        self.learner.spans = Spans(tokenizer)
+        self.learner = self._load_learner(start)
         self.sentences = Sentences(tokenizer)
-        self.reference: PreTrainedModel | None = None
-        if algorithm.needs_reference:
-            self.pulse.part("loading the reference")
-            self.reference = networks.load(start, compute).requires_grad_(False)
-        self.fault = faults.Fault(settings, model, tokenizer)
+        self.reference = self._load_reference(start) if algorithm.needs_reference else None
+        self.fault = faults.Fault(settings, self.learner.policy, tokenizer)
         self.pulse.part("starting the sampler")
-        self.engine = engine_for(model, tokenizer, settings.engine, settings.wording)
+        self.engine = engine_for(self.learner.policy, tokenizer, settings.engine, settings.wording)
         world = build(settings.world)
         select = algorithm.select
         self.sampler = Sampler(settings, world, self.engine, self.group_size, select, self.fault)
@@ -107,6 +92,30 @@ class Trainer:
         self.seconds = 0.0
         self.clock: dict[str, float] = defaultdict(float)  # seconds of this iteration by part
         self.stopped = ""  # why training ended before its last iteration
+
+    def _load_learner(self, start: Path) -> Learner:
+        """The policy and its critic, ready for the first update."""
+        self.pulse.part("loading the model")
+        settings = self.settings
+        model = networks.load(start, settings.compute)
+        critic = Critic(model) if self.algorithm.critic else None
+        learner = Learner(
+            self.algorithm,
+            settings.learn,
+            model,
+            critic,
+            settings.engine.temperature,
+            compute=settings.compute,
+        )
+        learner.pulse = self.pulse
+        learner.planned = settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
+        learner.probe.control = controls(self.tokenizer)
+        learner.spans = Spans(self.tokenizer)
+        return learner
+
+    def _load_reference(self, start: Path) -> PreTrainedModel:
+        self.pulse.part("loading the reference")
+        return networks.load(start, self.settings.compute).requires_grad_(False)
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """Train to the end; yields the measured row of each step. Raises Diverged after that of the step that

@@ -138,7 +138,7 @@ def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Scalars:
     n = len(sizes)
     if n < 2:
         return dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
-    known = [c for i in range(n) for j in range(i) if (c := cosine(gradients[i], gradients[j])) is not None]
+    known = _cosines(gradients)
     big = float(sum(sizes))
     inverse = sum(1 / size for size in sizes) / n
     parts = sum(float((g * (big / b)).square().sum()) for g, b in zip(gradients, sizes, strict=True)) / n
@@ -151,6 +151,17 @@ def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Scalars:
         "noise_signal": signal,
         "noise_scale": trace / signal if signal > 0 else None,
     }
+
+
+def _cosines(gradients: Sequence[Tensor]) -> list[float]:
+    """The cosine of each pair that has one."""
+    known = []
+    for i, gradient in enumerate(gradients):
+        for other in gradients[:i]:
+            angle = cosine(gradient, other)
+            if angle is not None:
+                known.append(angle)
+    return known
 
 
 def cosine(a: Tensor, b: Tensor) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -18,6 +19,14 @@ from sorl.objective.select import Select
 from sorl.spec import RunSettings
 
 FURTHER = 1 << 40  # first question of the second draw of a rollout: no run has so many rollouts
+
+
+def _numbered(groups: Sequence[list[Episode]]) -> list[Episode]:
+    """The episodes of all groups, each with the place of its group."""
+    episodes = []
+    for number, group in enumerate(groups):
+        episodes += [replace(episode, group=number) for episode in group]
+    return episodes
 
 
 @dataclass
@@ -50,8 +59,7 @@ class Sampler:
             rollout.sampled += len(drawn)
             wanted += self._sorted(drawn)[0]
         if rollout.sampled > len(rollout.first):
-            chosen = [*wanted, *unwanted][:enough]
-            rollout.episodes = [replace(e, group=i) for i, group in enumerate(chosen) for e in group]
+            rollout.episodes = _numbered([*wanted, *unwanted][:enough])
         return rollout
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
@@ -62,7 +70,7 @@ class Sampler:
         prompts = self.settings.learn.episodes // self.group_size
         seed = self.settings.seed
         questions = world.questions("train", seed, number * prompts + again * FURTHER, prompts)
-        groups = [i for i in range(len(questions)) for _ in range(self.group_size)]
+        groups = [i // self.group_size for i in range(len(questions) * self.group_size)]
         stream = generator(seed, ROLLOUT, number, *([again] if again else []))
         episodes = engine.rollout(world, [questions[i] for i in groups], groups, stream)
         return self.fault("episodes", episodes, step)

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from sorl.learn.networks import Critic, autocast, critic_values, log_probs, pass
 from sorl.learn.probe import Probe
 from sorl.learn.pulse import Pulse
 from sorl.measures.evidence import Evidence
-from sorl.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
+from sorl.objective import Algorithm, LossTerms, Normaliser, PolicyLoss, policy_loss, statistics
 from sorl.objective.advantage import positions, value_loss
 from sorl.objective.select import EarlyStop, MeanKL
 from sorl.spec import ComputeSettings, LearnSettings, OptimizerSettings
@@ -66,7 +67,8 @@ def step(optimizer: torch.optim.Optimizer, limit: float | None, skip: bool = Fal
     """Clip the gradients to the norm `limit` and take the step; returns their norm before and after the
     clipping.
     """
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    gradients = [p.grad for p in parameters if p.grad is not None]
     before = after = norm(gradients)
     if limit is not None and before > limit:
         torch._foreach_mul_(gradients, limit / before)
@@ -98,6 +100,39 @@ _OF_TERMS = (
     "dual",
     "factor",
 )
+
+
+class _Whole(NamedTuple):
+    """What the passes of one minibatch have in common."""
+
+    normaliser: Normaliser
+    # sums of clip and stabiliser; None where nothing is compared, or there is one pass
+    statistics: Tensor | None
+
+
+class _ClipBias(NamedTuple):
+    """Gradients of one minibatch, added up over its passes, a tensor a parameter."""
+
+    taken: list[Tensor]  # of what the clip took from the loss
+    beside: list[Tensor]  # of all that the loss holds beside the clipped surrogate
+
+
+class _Forward(NamedTuple):
+    """The answer of the policy to a micro-batch."""
+
+    log_prob: Tensor  # (B, T)
+    entropy: Tensor  # (B, T)
+    routing: Seen
+
+
+class _Pass(NamedTuple):
+    """What one pass of the policy leaves behind."""
+
+    terms: LossTerms
+    log_prob: Tensor  # (B, T)
+    entropy: Tensor  # (B, T)
+    gradient_weight: Tensor  # d loss / d log-prob, (B, T)
+    routes: dict[str, Tensor]
 
 
 class Average:
@@ -215,80 +250,20 @@ class Learner:
 
     def _update_policy(self, batch: Batch) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
         """Step the policy; returns what was measured of the update, and of each token (B, T)."""
-        settings = self.settings
-        stabilise = self.algorithm.stabilise
+        bias = self._empty_bias()
         self.policy_optimizer.zero_grad()
-        every = settings.clip_bias_every
-        measure_bias = stabilise.needs_bias or (every > 0 and self.updates % every == 0)
         micros = self._micro_batches(batch)
         self.backward_passes += len(micros)
-        whole = Normaliser.of(batch, len(micros), self.algorithm.correction)
-        sums = None  # of clip and stabiliser, over the minibatch: of a split one by a pass without gradients
-        if len(micros) > 1 and self.algorithm.needs_statistics:
-            with torch.no_grad():
-                found = [statistics(self.algorithm, micro, self._forward(micro)[0]) for micro in micros]
-            sums = torch.stack([one for one in found if one is not None]).sum(0)
-        # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped
-        # surrogate.
-        bias, beside = (
-            [torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2)
-        )
-        # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
-        parts = []
-        tokens = []
-        routes: list[dict[str, Tensor]] = []
+        whole = _Whole(Normaliser.of(batch, len(micros), self.algorithm.correction), self._statistics(micros))
+        done = []
         for number, micro in enumerate(micros):
             self._say_micro_batch(number, len(micros))
-            log_prob, entropy, routing = self._forward(micro, bool(settings.entropy_coef))
-            out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
-            loss = out.loss
-            if settings.entropy_coef:
-                loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
-            if settings.balance_coef and routing.logits:
-                short = micro.trimmed()
-                balance = routing.balance(short.inside[:, 1:].to(self.policy.device))
-                loss = loss + settings.balance_coef * (micro.mask.sum() / whole.tokens) * balance
-            if measure_bias:
-                # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
-                (taken,) = torch.autograd.grad(out.taken, log_prob, retain_graph=True)
-                if bool(taken.any()):
-                    made = torch.autograd.grad(log_prob, self.policy_parameters, taken, retain_graph=True)
-                    torch._foreach_add_(bias, made)
-                if loss is not out.surrogate:
-                    rest = loss - out.surrogate
-                    own = torch.autograd.grad(
-                        rest, self.policy_parameters, retain_graph=True, materialize_grads=True
-                    )
-                    torch._foreach_add_(beside, own)
-            # not before: the passes above would add theirs to the weight of the tokens
-            log_prob.retain_grad()
-            loss.backward()
-            assert log_prob.grad is not None
-            parts.append(out.terms)
-            tokens.append((log_prob.detach(), entropy.detach(), log_prob.grad))
-            routes.append(_of_routes(micro, routing))
-        terms = LossTerms.join(parts)
-        gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
-        scalars: dict[str, float | None] = dict.fromkeys(
-            ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")
-        )
-        if measure_bias:
-            scalars |= _bias_scalars(list(torch._foreach_sub(gradients, beside)), bias)
-        factor = terms.stabiliser_factor
-        if stabilise.needs_bias:
-            gradients, factor = stabilise.on_gradient(gradients, bias)
-            for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
-                parameter.grad = gradient
-        self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
-        factor_of_rate = self.algorithm.rate.factor(batch, torch.cat([now for now, *_ in tokens]))
-        for group in self.policy_optimizer.param_groups:
-            group["lr"] *= factor_of_rate
-        before, after = step(self.policy_optimizer, settings.policy.max_grad_norm, self.skipped)
-        if self.average is not None:
-            self.average.add(self.policy)
+            done.append(self._policy_pass(micro, whole, bias))
+        terms = LossTerms.join([each.terms for each in done])
+        log_prob = torch.cat([each.log_prob for each in done])
+        scalars, factor = self._finish_gradient(bias, terms)
+        scalars |= self._step_policy(batch, terms, log_prob)
         scalars |= {
-            "grad_norm": before,
-            "grad_norm_after": 0.0 if self.skipped else after,
             "policy_loss": float(terms.policy_loss),
             "kl_loss": float(terms.kl_loss),
             "lr": self.policy_optimizer.param_groups[0]["lr"],
@@ -297,15 +272,106 @@ class Learner:
             "clipped_rms": terms.clipped_rms,
             "unclipped_rms": terms.unclipped_rms,
         }
-        seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
-        seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
-        columns = {name: [part[name] for part in routes] for name in routes[0]}
-        # Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all
-        # alike.
-        counts = torch.stack(columns.pop("load", [torch.zeros(1, 1)])).sum(0)
-        total = float(counts[0].sum())  # as many in every layer
-        scalars["expert_load_max"] = float(counts.max()) / total * counts.shape[1] if total else None
-        return scalars, seen | {name: torch.cat(known) for name, known in columns.items()}
+        measured: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
+        measured["log_prob"] = log_prob
+        measured["entropy"] = torch.cat([each.entropy for each in done])
+        measured["gradient_weight"] = torch.cat([each.gradient_weight for each in done])
+        columns = _joined_routes([each.routes for each in done])
+        scalars["expert_load_max"] = _largest_load(columns.pop("load", [torch.zeros(1, 1)]))
+        return scalars, measured | {name: torch.cat(known) for name, known in columns.items()}
+
+    def _empty_bias(self) -> _ClipBias | None:
+        """Zeros for the clipping bias of the coming update; None where it is not measured."""
+        every = self.settings.clip_bias_every
+        if not self.algorithm.stabilise.needs_bias and not (every > 0 and self.updates % every == 0):
+            return None
+        return _ClipBias(
+            taken=[torch.zeros_like(p) for p in self.policy_parameters],
+            beside=[torch.zeros_like(p) for p in self.policy_parameters],
+        )
+
+    def _statistics(self, micros: Sequence[Batch]) -> Tensor | None:
+        """Sums of clip and stabiliser over a split minibatch, by passes without gradients."""
+        if len(micros) == 1 or not self.algorithm.needs_statistics:
+            return None
+        with torch.no_grad():
+            each = [statistics(self.algorithm, micro, self._forward(micro)[0]) for micro in micros]
+        return torch.stack([sums for sums in each if sums is not None]).sum(0)
+
+    def _policy_pass(self, micro: Batch, whole: _Whole, bias: _ClipBias | None) -> _Pass:
+        """Add the gradient of a micro-batch to those of the parameters, and its part to the clipping bias."""
+        log_prob, entropy, routing = self._forward(micro, bool(self.settings.entropy_coef))
+        out = policy_loss(
+            self.algorithm, micro, log_prob, normaliser=whole.normaliser, statistics=whole.statistics
+        )
+        loss = self._with_bonuses(out.loss, micro, entropy, routing, whole)
+        if bias is not None:
+            self._add_clip_bias(bias, out, loss, log_prob)
+        # not before: the passes above would add theirs to the weight of the tokens
+        log_prob.retain_grad()
+        loss.backward()
+        assert log_prob.grad is not None
+        return _Pass(
+            out.terms, log_prob.detach(), entropy.detach(), log_prob.grad, _of_routes(micro, routing)
+        )
+
+    def _with_bonuses(
+        self, loss: Tensor, micro: Batch, entropy: Tensor, routing: Seen, whole: _Whole
+    ) -> Tensor:
+        """The loss less the entropy bonus and plus the balance of the experts, as the settings ask for."""
+        settings = self.settings
+        tokens = whole.normaliser.tokens
+        if settings.entropy_coef:
+            loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / tokens
+        if settings.balance_coef and routing.logits:
+            short = micro.trimmed()
+            balance = routing.balance(short.inside[:, 1:].to(self.policy.device))
+            loss = loss + settings.balance_coef * (micro.mask.sum() / tokens) * balance
+        return loss
+
+    def _add_clip_bias(self, bias: _ClipBias, out: PolicyLoss, loss: Tensor, log_prob: Tensor) -> None:
+        """Add a pass to the clipping bias, through the same graph, before the graph is freed.
+
+        Where nothing is clipped C is exactly 0.
+        """
+        (taken,) = torch.autograd.grad(out.taken, log_prob, retain_graph=True)
+        if bool(taken.any()):
+            through = torch.autograd.grad(log_prob, self.policy_parameters, taken, retain_graph=True)
+            torch._foreach_add_(bias.taken, through)
+        if loss is not out.surrogate:
+            rest = loss - out.surrogate
+            own = torch.autograd.grad(rest, self.policy_parameters, retain_graph=True, materialize_grads=True)
+            torch._foreach_add_(bias.beside, own)
+
+    def _finish_gradient(
+        self, bias: _ClipBias | None, terms: LossTerms
+    ) -> tuple[dict[str, float | None], float | None]:
+        """Let the stabiliser change the gradient; returns scalars of the clipping bias, and its factor."""
+        scalars: dict[str, float | None] = dict.fromkeys(
+            ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")
+        )
+        if bias is None:
+            return scalars, terms.stabiliser_factor
+        stabilise = self.algorithm.stabilise
+        gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
+        scalars |= _bias_scalars(list(torch._foreach_sub(gradients, bias.beside)), bias.taken)
+        if not stabilise.needs_bias:
+            return scalars, terms.stabiliser_factor
+        gradients, factor = stabilise.on_gradient(gradients, bias.taken)
+        for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return scalars, factor
+
+    def _step_policy(self, batch: Batch, terms: LossTerms, log_prob: Tensor) -> dict[str, float | None]:
+        """Step the optimizer unless the early stop skips it; returns the norms of the gradient."""
+        self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
+        factor = self.algorithm.rate.factor(batch, log_prob)
+        for group in self.policy_optimizer.param_groups:
+            group["lr"] *= factor
+        before, after = step(self.policy_optimizer, self.settings.policy.max_grad_norm, self.skipped)
+        if self.average is not None:
+            self.average.add(self.policy)
+        return {"grad_norm": before, "grad_norm_after": 0.0 if self.skipped else after}
 
     def _update_critic(
         self, critic: Critic, batch: Batch
@@ -333,7 +399,7 @@ class Learner:
             "target": target,
         }
 
-    def _forward(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor, Seen]:
+    def _forward(self, micro: Batch, grad_entropy: bool = False) -> _Forward:
         """Log-probs and entropy of a micro-batch (B, T), and its routing; no columns that are all padding are
         read.
         """
@@ -348,7 +414,7 @@ class Learner:
             where = None if self.settings.balance_coef and seen.routers else short.mask
             log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, where)
         padding = (0, micro.tokens.shape[1] - log_prob.shape[1])
-        return pad(log_prob, padding), pad(entropy, padding), seen
+        return _Forward(pad(log_prob, padding), pad(entropy, padding), seen)
 
     def _say_micro_batch(self, number: int, count: int, whose: str = "") -> None:
         if count > 1:
@@ -381,6 +447,24 @@ def _of_routes(micro: Batch, seen: Seen) -> dict[str, Tensor]:
         if micro.routes_behaviour is not None:
             found["route_mismatch"] = differing(micro.routes_behaviour, micro.routes_old, layers)
     return found
+
+
+def _joined_routes(parts: Sequence[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
+    """The routing of all passes, by column."""
+    return {name: _column(parts, name) for name in parts[0]}
+
+
+def _column(parts: Sequence[dict[str, Tensor]], name: str) -> list[Tensor]:
+    return [part[name] for part in parts]
+
+
+def _largest_load(loads: list[Tensor]) -> float | None:
+    """Largest share of a layer's assignments that one expert has, times the experts of a layer: 1 = all
+    alike.
+    """
+    counts = torch.stack(loads).sum(0)
+    total = float(counts[0].sum())  # as many in every layer
+    return float(counts.max()) / total * counts.shape[1] if total else None
 
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sorl.batch import Batch, masked_mean, turn_ids
 from sorl.objective.advantage import Advantage, Reward
 from sorl.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_sum
-from sorl.objective.clip import Clip, Ratios
+from sorl.objective.clip import Clip, Ratios, Surrogate
 from sorl.objective.kl import KL
 from sorl.objective.proximal import Proximal
 from sorl.objective.rate import Rate
 from sorl.objective.ratio import LOG_LIMIT, Correction, Pool, Routing
 from sorl.objective.select import EarlyStop, Schedule, Select, Shaping
 from sorl.objective.slot import Slot
-from sorl.objective.stabilise import Stabiliser, imbalance
+from sorl.objective.stabilise import Damping, Stabiliser, imbalance
 from sorl.spec import InputError
 from sorl.tensors import Tensor, torch
 
@@ -213,7 +213,9 @@ class LossTerms:
                 return None
             return torch.cat(values) if values[0].dim() == 2 else torch.stack(values).sum(0)
 
-        values = {f.name: joined([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        values = {}
+        for term in fields(cls):
+            values[term.name] = joined([getattr(part, term.name) for part in parts])
         return cls(**values)  # type: ignore[arg-type]
 
 
@@ -270,55 +272,93 @@ def policy_loss(
     minibatch; a slot that compares nothing ignores them.
     """
     batch = algorithm.anchored(batch, log_prob)
-    seen = _observe(algorithm, batch, log_prob)
-    stabilise = algorithm.stabilise
-    mask = batch.mask
     whole = Normaliser.of(batch) if normaliser is None else normaliser
-    of_clip, sums = _shares(algorithm, statistics)
-    # Before a stabiliser changes the advantages, as `statistics` has them.
-    seen = replace(seen, clip_sums=algorithm.clip.measure(seen) if of_clip is None else of_clip)
-    surrogate = algorithm.clip.surrogate(replace(seen, advantages=stabilise.advantages(seen, sums)))
-    damping = stabilise.damp(seen, sums, whole)
-    correction = algorithm.correction.weights(batch, whole.weight)
-
-    token_loss = surrogate.loss
-    gap = surrogate.unclipped - surrogate.loss
+    pieces = _pieces(algorithm, batch, log_prob, whole, statistics)
+    correction = pieces.correction
+    token_loss = pieces.surrogate.loss
+    gap = pieces.surrogate.unclipped - pieces.surrogate.loss
     if correction is not None:
         token_loss = correction * token_loss
         gap = correction * gap
     counts = whole.within(batch, algorithm.aggregate.scope)
     weights = algorithm.aggregate.weights(batch, counts)
     policy = plain = weighted_sum(weights, token_loss)
-    factor = seen.ratio.new_ones(()) if damping.factor is None else damping.factor.to(seen.ratio.dtype)
+    factor = pieces.factor
     if bool((factor != 1).any()):
         token_loss = factor * token_loss
         policy = weighted_sum(weights, token_loss)
     kl = algorithm.kl.in_loss(batch, log_prob, counts)
     loss = policy
-    for term in (kl, damping.penalty):
+    for term in (kl, pieces.damping.penalty):
         loss = loss if term is None else loss + term
-
     with torch.no_grad():
-        zero = seen.ratio.new_zeros(())
-        terms = LossTerms(
-            log_ratio=torch.where(mask, log_prob - batch.log_prob_old, 0),
-            ratio=surrogate.ratio.detach(),
-            active_low=surrogate.low & mask,
-            active_high=surrogate.high & mask,
-            dual=surrogate.dual & mask,
-            out_of_range=seen.out_of_range,
-            factor=factor.expand_as(log_prob),
-            rho=None if damping.rho is None else damping.rho.expand_as(log_prob),
-            correction=correction,
-            corrected=algorithm.correction.acts(batch),
-            token_loss=token_loss.detach(),
-            policy_loss=policy.detach(),
-            kl_loss=zero if kl is None else kl.detach(),
-            penalty=zero if damping.penalty is None else damping.penalty.detach(),
-            energy=seen.energy(),
-            mask=mask,
-        )
+        sums = _LossSums(token_loss, policy, kl)
+        terms = _loss_terms(algorithm, batch, log_prob, pieces, sums)
     return PolicyLoss(loss, terms, plain, weighted_sum(weights, gap))
+
+
+class _Pieces(NamedTuple):
+    """What the slots of an algorithm make of a batch, before it is added up."""
+
+    ratios: Ratios
+    surrogate: Surrogate
+    damping: Damping
+    correction: Tensor | None
+
+    @property
+    def factor(self) -> Tensor:
+        """The stabiliser's factor on the loss of each token; 1 without one."""
+        ratio = self.ratios.ratio
+        return ratio.new_ones(()) if self.damping.factor is None else self.damping.factor.to(ratio.dtype)
+
+
+class _LossSums(NamedTuple):
+    """The loss by token, and its terms added up."""
+
+    token_loss: Tensor
+    policy: Tensor
+    kl: Tensor | None
+
+
+def _pieces(
+    algorithm: Algorithm, batch: Batch, log_prob: Tensor, whole: Normaliser, statistics: Tensor | None
+) -> _Pieces:
+    stabilise = algorithm.stabilise
+    ratios = _observe(algorithm, batch, log_prob)
+    of_clip, sums = _shares(algorithm, statistics)
+    # Before a stabiliser changes the advantages, as `statistics` has them.
+    ratios = replace(ratios, clip_sums=algorithm.clip.measure(ratios) if of_clip is None else of_clip)
+    surrogate = algorithm.clip.surrogate(replace(ratios, advantages=stabilise.advantages(ratios, sums)))
+    damping = stabilise.damp(ratios, sums, whole)
+    return _Pieces(ratios, surrogate, damping, algorithm.correction.weights(batch, whole.weight))
+
+
+def _loss_terms(
+    algorithm: Algorithm, batch: Batch, log_prob: Tensor, pieces: _Pieces, sums: _LossSums
+) -> LossTerms:
+    """The terms without their graph."""
+    mask = batch.mask
+    surrogate = pieces.surrogate
+    damping = pieces.damping
+    zero = pieces.ratios.ratio.new_zeros(())
+    return LossTerms(
+        log_ratio=torch.where(mask, log_prob - batch.log_prob_old, 0),
+        ratio=surrogate.ratio.detach(),
+        active_low=surrogate.low & mask,
+        active_high=surrogate.high & mask,
+        dual=surrogate.dual & mask,
+        out_of_range=pieces.ratios.out_of_range,
+        factor=pieces.factor.expand_as(log_prob),
+        rho=None if damping.rho is None else damping.rho.expand_as(log_prob),
+        correction=pieces.correction,
+        corrected=algorithm.correction.acts(batch),
+        token_loss=sums.token_loss.detach(),
+        policy_loss=sums.policy.detach(),
+        kl_loss=zero if sums.kl is None else sums.kl.detach(),
+        penalty=zero if damping.penalty is None else damping.penalty.detach(),
+        energy=pieces.ratios.energy(),
+        mask=mask,
+    )
 
 
 def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:

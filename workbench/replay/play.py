@@ -7,10 +7,10 @@ algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -169,51 +169,88 @@ def play(
     stored ones. Log-probs are those of the run's policy. `trajectory`: keep its tokens as well. Raises
     InputError for an update or a trajectory that the step does not have.
     """
-    known = range(len(stored.updates))
-    for index in updates or ():
-        if index not in known:
-            raise InputError(f"step {stored.step} has no update {index}; there are 0 to {len(known) - 1}")
+    chosen = _chosen_updates(stored, updates)
     if trajectory is not None and trajectory not in set(stored.trajectory.tolist()):
         raise InputError(
             f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}"
         )
     loaded = Loaded(stored, algorithms[own], dtype)
-    reasons = {
-        label: unanswerable(a, loaded.own, loaded.batch, "score" in stored.absent)
-        for label, a in algorithms.items()
-        if label != own
-    }
+    reasons = _reasons(loaded, algorithms, own)
     played: list[Played] = []
-    kept: dict[tuple[str, int], Columns] = {}
-    for update in (stored.updates[index] for index in (known if updates is None else sorted(set(updates)))):
+    of_trajectory: dict[tuple[str, int], Columns] = {}
+    for update in chosen:
         for label, algorithm in algorithms.items():
-            if reasons.get(label):
+            if label in reasons:
                 continue
             batch = loaded.minibatch(algorithm, update)
-            terms, weight, _ = weigh(algorithm, batch, loaded, update)
-            tokens = _tokens(loaded, update, batch, terms, weight)
+            weighed = weigh(algorithm, batch, loaded, update)
+            tokens = _tokens(loaded, update, batch, weighed.terms, weighed.weight)
             cells = folded(tokens, ("trajectory", "turn_index"))
-            scalars = {name: None if (x := getattr(terms, name)) is None else float(x) for name in SCALARS}
-            played.append(Played(label, update.index, scalars, cells))
+            played.append(Played(label, update.index, _scalars(weighed.terms), cells))
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
-                here = tokens["trajectory"] == trajectory
-                kept[label, update.index] = {name: x[here] for name, x in tokens.items()}
-    gap = None
-    is_known = not stored.absent & {"score", "advantages"} and "advantage" not in stored.meta.get(
-        "undeclared", ()
-    )
-    # 0 but for rounding, unless something broke
-    if is_known and all(update.mask is None for update in stored.updates):
-        made = loaded.estimated(loaded.own)
-        seen = loaded.trained
-        apart = (made.need("advantages") - seen.need("advantages")).abs()
-        gap = float(torch.where(made.mask & seen.mask, apart, 0).max())
-    return Replay(stored, own, tuple(played), {k: v for k, v in reasons.items() if v}, gap, kept)
+                of_trajectory[label, update.index] = _only(tokens, trajectory)
+    return Replay(stored, own, tuple(played), reasons, _advantage_gap(loaded), of_trajectory)
+
+
+def _chosen_updates(stored: StoredBatch, updates: Sequence[int] | None) -> list[StoredUpdate]:
+    """The updates with these indices, in order; all by default."""
+    known = range(len(stored.updates))
+    for index in updates or ():
+        if index not in known:
+            raise InputError(f"step {stored.step} has no update {index}; there are 0 to {len(known) - 1}")
+    return [stored.updates[index] for index in (known if updates is None else sorted(set(updates)))]
+
+
+def _reasons(loaded: Loaded, algorithms: Mapping[str, Algorithm], own: str) -> dict[str, str]:
+    """Why an algorithm has no answer, by label; those that have one are left out."""
+    reasons = {}
+    for label, algorithm in algorithms.items():
+        if label == own:
+            continue
+        reason = unanswerable(algorithm, loaded.own, loaded.batch, "score" in loaded.stored.absent)
+        if reason:
+            reasons[label] = reason
+    return reasons
+
+
+def _scalars(terms: LossTerms) -> dict[str, float | None]:
+    values = {name: getattr(terms, name) for name in SCALARS}
+    return {name: None if value is None else float(value) for name, value in values.items()}
+
+
+def _only(tokens: Columns, trajectory: int) -> Columns:
+    """The tokens of one trajectory."""
+    rows = tokens["trajectory"] == trajectory
+    return {name: column[rows] for name, column in tokens.items()}
+
+
+def _advantage_gap(loaded: Loaded) -> float | None:
+    """Largest difference between the stored advantages and those of the run's own slot.
+
+    0 but for rounding, unless something broke. None where the step does not have what they are made of.
+    """
+    stored = loaded.stored
+    if stored.absent & {"score", "advantages"} or "advantage" in stored.meta.get("undeclared", ()):
+        return None
+    if any(update.mask is not None for update in stored.updates):
+        return None
+    estimated = loaded.estimated(loaded.own)
+    trained = loaded.trained
+    apart = (estimated.need("advantages") - trained.need("advantages")).abs()
+    return float(torch.where(estimated.mask & trained.mask, apart, 0).max())
+
+
+class Weighed(NamedTuple):
+    """What a loss does with the tokens of an update."""
+
+    terms: LossTerms
+    weight: Tensor  # d loss / d log-prob, (b, T)
+    clipped: Tensor | None  # gradient of what the clip took from the loss, (b, T); None unless asked for
 
 
 def weigh(
     algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate, clipped: bool = False
-) -> tuple[LossTerms, Tensor, Tensor | None]:
+) -> Weighed:
     """Return the terms of an update's loss and d loss / d log-prob of every token (b, T), pass by pass as
     trained.
 
@@ -222,28 +259,36 @@ def weigh(
     """
     # A stored batch may name no budget: its training used the longest row of the minibatch in its place.
     algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
-    log_prob = loaded.number(update.log_prob)
-    rows = torch.arange(len(log_prob)).split(list(update.passes))
-    pieces = [(batch.rows(r), log_prob[r]) for r in rows] if len(rows) > 1 else [(batch, log_prob)]
-    sums = None
-    if len(pieces) > 1 and algorithm.needs_statistics:
-        found = [statistics(algorithm, *piece) for piece in pieces]
-        sums = torch.stack([one for one in found if one is not None]).sum(0)
-    given: dict[str, Any] = {
-        "normaliser": Normaliser.of(batch, len(pieces), algorithm.correction),
-        "statistics": sums,
-    }
+    pieces = _passes(batch, loaded.number(update.log_prob), update)
+    whole = Normaliser.of(batch, len(pieces), algorithm.correction)
+    sums = _statistics(algorithm, pieces)
     terms: list[LossTerms] = []
     weights: list[Tensor] = []
     lost: list[Tensor] = []
     for part, values in pieces:
         leaf = values.detach().requires_grad_()
         with torch.enable_grad():
-            out = policy_loss(algorithm, part, leaf, **given)
+            out = policy_loss(algorithm, part, leaf, normaliser=whole, statistics=sums)
             terms.append(out.terms)
             weights += torch.autograd.grad(out.loss, leaf, retain_graph=clipped)
             lost += torch.autograd.grad(out.taken, leaf) if clipped else ()
-    return LossTerms.join(terms), torch.cat(weights), torch.cat(lost) if clipped else None
+    return Weighed(LossTerms.join(terms), torch.cat(weights), torch.cat(lost) if clipped else None)
+
+
+def _passes(batch: Batch, log_prob: Tensor, update: StoredUpdate) -> list[tuple[Batch, Tensor]]:
+    """The micro-batches of an update, as they were trained on, with their log-probs."""
+    rows = torch.arange(len(log_prob)).split(list(update.passes))
+    if len(rows) == 1:
+        return [(batch, log_prob)]
+    return [(batch.rows(index), log_prob[index]) for index in rows]
+
+
+def _statistics(algorithm: Algorithm, pieces: Sequence[tuple[Batch, Tensor]]) -> Tensor | None:
+    """Sums of clip and stabiliser over a split minibatch."""
+    if len(pieces) == 1 or not algorithm.needs_statistics:
+        return None
+    each = [statistics(algorithm, part, log_prob) for part, log_prob in pieces]
+    return torch.stack([sums for sums in each if sums is not None]).sum(0)
 
 
 def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms, weights: Tensor) -> Columns:
@@ -302,29 +347,41 @@ def gradients(
     loaded = Loaded(stored, algorithms[replay.own], torch.float32)
     wanted = {(p.algorithm, p.update) for p in replay.played}
     last = max(update for _, update in wanted)
-    found: dict[tuple[str, int], dict[str, float | None]] = {}
+    measured: dict[tuple[str, int], dict[str, float | None]] = {}
     for update in stored.updates[: last + 1]:
         labels = [label for label in algorithms if (label, update.index) in wanted]
         asked = {label: algorithms[label] for label in {replay.own, *labels}}
-        made, apart = gradients_of(loaded, asked, update, network)
-        if not apart <= APART:
-            return (
-                found,
-                (
-                    f"true gradients from update {update.index} on are NULL: with the stored weights its"
-                    f" log-probs differ by {apart:.2g} nats from those of the run"
-                ),
+        at_update = gradients_of(loaded, asked, update, network)
+        if not at_update.log_prob_gap <= APART:
+            return measured, (
+                f"true gradients from update {update.index} on are NULL: with the stored weights its"
+                f" log-probs differ by {at_update.log_prob_gap:.2g} nats from those of the run"
             )
-        mine = made[replay.own][0]
         for label in labels:
-            g, bias = made[label]
-            length = norm(g) * norm(mine)
-            inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(g, mine, strict=True))
-            norms = {"grad_norm": norm(g), "clip_bias_norm": norm(bias)}
-            found[label, update.index] = {**norms, "gradient_cosine": inner / length if length else None}
-        if update.index < last and (reason := network.step(mine, update)):
-            return found, f"true gradients after update {update.index} are NULL: {reason}"
-    return found, ""
+            measured[label, update.index] = _gradient_scalars(at_update, label, replay.own)
+        if update.index < last and (reason := network.step(at_update.loss[replay.own], update)):
+            return measured, f"true gradients after update {update.index} are NULL: {reason}"
+    return measured, ""
+
+
+class UpdateGradients(NamedTuple):
+    """Gradients of one stored update, by algorithm; a tensor a parameter."""
+
+    loss: dict[str, list[Tensor]]
+    clipped_away: dict[str, list[Tensor]]  # of what the clip took from the loss; zeros unless asked for
+    log_prob_gap: float  # nats, largest |recomputed - stored|; NaN where one is NaN
+
+
+def _gradient_scalars(gradients: UpdateGradients, label: str, own: str) -> dict[str, float | None]:
+    mine = gradients.loss[own]
+    g = gradients.loss[label]
+    length = norm(g) * norm(mine)
+    inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(g, mine, strict=True))
+    return {
+        "grad_norm": norm(g),
+        "clip_bias_norm": norm(gradients.clipped_away[label]),
+        "gradient_cosine": inner / length if length else None,
+    }
 
 
 def gradients_of(
@@ -333,50 +390,83 @@ def gradients_of(
     update: StoredUpdate,
     network: Networks,
     bias: bool = True,
-) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:
+) -> UpdateGradients:
     """Return by label the gradient of the loss and that of what the clip took from it (`bias`, else zeros).
 
     And the largest |log-prob - the stored one| in nats; NaN where one is NaN. One forward pass serves all
     labels.
     """
-    stored = loaded.stored
     coefficient = float(loaded.stored.meta["learn"]["entropy_coef"])
-    pulls = {
-        label: weigh(one, loaded.minibatch(one, update), loaded, update, clipped=bias)[1:]
-        for label, one in algorithms.items()
+    weighed = {
+        label: weigh(algorithm, loaded.minibatch(algorithm, update), loaded, update, clipped=bias)
+        for label, algorithm in algorithms.items()
     }
-    trained = update.mask if update.mask is not None else stored.mask[update.rows]
+    trained = update.mask if update.mask is not None else loaded.stored.mask[update.rows]
     count = max(1, int(trained.sum()))
-    sums = {
-        label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2))
-        for label in algorithms
-    }
+    sums = UpdateGradients(_zeros(algorithms, network), _zeros(algorithms, network), 0.0)
     gaps = [torch.zeros(())]
     start = 0
     for size in update.passes:
         part = slice(start, start + size)
         start += size
-        width = int(stored.length[update.rows[part]].max())
-        tokens = torch.from_numpy(stored.tokens[update.rows[part], :width]).long()
-        mask = torch.from_numpy(trained[part, :width])
-        with torch.enable_grad():
-            replay = loaded.replayed(update, part, width)
-            log_prob, entropy = network.log_probs(tokens, mask, bool(coefficient), replay)
-        was = torch.from_numpy(update.log_prob[part, :width])
-        gaps.append(torch.where(mask, (log_prob.detach() - was).abs(), 0).max())
-        for label, pair in pulls.items():
-            for total, weight, bonus in zip(sums[label], pair, (coefficient, 0.0), strict=True):
-                if weight is None:
-                    continue
-                outputs = [log_prob]
-                weighs = [weight[part, :width]]
-                if bonus:
-                    outputs = [*outputs, entropy]
-                    weighs = [*weighs, -bonus * mask.to(entropy.dtype) / count]
-                made = torch.autograd.grad(outputs, network.parameters, weighs, retain_graph=True)
-                torch._foreach_add_(total, made)
-    final: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
-    for label, (g, taken) in sums.items():
-        stabilise = algorithms[label].stabilise
-        final[label] = (stabilise.on_gradient(g, taken)[0] if stabilise.needs_bias else g, taken)
-    return final, float(torch.stack(gaps).max())
+        done = _forward(loaded, update, part, network, bool(coefficient))
+        gaps.append(done.gap)
+        bonus = -coefficient * done.mask.to(done.entropy.dtype) / count if coefficient else None
+        for label, tokens in weighed.items():
+            _add_gradient(sums.loss[label], network, done, tokens.weight[part, : done.width], bonus)
+            if tokens.clipped is not None:
+                taken = tokens.clipped[part, : done.width]
+                _add_gradient(sums.clipped_away[label], network, done, taken, None)
+    for label, algorithm in algorithms.items():
+        if algorithm.stabilise.needs_bias:
+            damped = algorithm.stabilise.on_gradient(sums.loss[label], sums.clipped_away[label])[0]
+            sums.loss[label] = damped
+    return sums._replace(log_prob_gap=float(torch.stack(gaps).max()))
+
+
+def _zeros(labels: Iterable[str], network: Networks) -> dict[str, list[Tensor]]:
+    return {label: _zeros_of(network) for label in labels}
+
+
+def _zeros_of(network: Networks) -> list[Tensor]:
+    return [torch.zeros_like(p) for p in network.parameters]
+
+
+class _Forward(NamedTuple):
+    """The policy's answer to one pass of an update, with its graph."""
+
+    log_prob: Tensor  # (rows, width)
+    entropy: Tensor  # (rows, width)
+    mask: Tensor  # (rows, width), of the tokens that are trained on
+    width: int  # of the longest row
+    gap: Tensor  # nats, largest |recomputed - stored log-prob|
+
+
+def _forward(
+    loaded: Loaded, update: StoredUpdate, part: slice, network: Networks, with_entropy: bool
+) -> _Forward:
+    stored = loaded.stored
+    rows = update.rows[part]
+    trained = update.mask if update.mask is not None else stored.mask[update.rows]
+    width = int(stored.length[rows].max())
+    tokens = torch.from_numpy(stored.tokens[rows, :width]).long()
+    mask = torch.from_numpy(trained[part, :width])
+    with torch.enable_grad():
+        replay = loaded.replayed(update, part, width)
+        log_prob, entropy = network.log_probs(tokens, mask, with_entropy, replay)
+    was = torch.from_numpy(update.log_prob[part, :width])
+    gap = torch.where(mask, (log_prob.detach() - was).abs(), 0).max()
+    return _Forward(log_prob, entropy, mask, width, gap)
+
+
+def _add_gradient(
+    total: list[Tensor], network: Networks, done: _Forward, weight: Tensor, bonus: Tensor | None
+) -> None:
+    """Add the gradient of the log-probs times `weight`, and of the entropy times `bonus`, to `total`."""
+    outputs = [done.log_prob]
+    weights = [weight]
+    if bonus is not None:
+        outputs.append(done.entropy)
+        weights.append(bonus)
+    gradient = torch.autograd.grad(outputs, network.parameters, weights, retain_graph=True)
+    torch._foreach_add_(total, gradient)

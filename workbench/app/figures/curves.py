@@ -71,6 +71,34 @@ class Panel(NamedTuple):
         return [part for part in (self.data, self.seeds, self.unsmoothed) if part is not None]
 
 
+class _Slot(NamedTuple):
+    """What one pane draws: a diagnostic of some arms."""
+
+    number: int  # of the pane
+    panel: Panel
+    styles: Styles  # of its arms
+    words: str  # below its name
+
+
+class _View(NamedTuple):
+    """What all panes have in common."""
+
+    palette: Palette
+    x_title: str
+    scale: str  # of y
+    onsets: pd.DataFrame | None  # arm, x, run_id of falls
+    is_aligned: bool  # 0 is the onset
+
+
+class _Place(NamedTuple):
+    """Where a slot is drawn."""
+
+    pane: common.Pane
+    edges: str  # y-axis from 0 at the lower to 1 at the upper edge of the panel
+    matches: str  # y-axis that all panes of the diagnostic share
+    word_height: int  # pixels of the words below the names
+
+
 def curves(
     panels: Sequence[Panel],
     styles: Styles,
@@ -89,28 +117,61 @@ def curves(
     With `by_arm` each diagnostic has a pane an arm, all on one scale; `aligned`: 0 is the onset, which gets a
     line.
     """
-    across = columns or (1 if len(panels) <= 3 else 2)
-    shown: list[tuple[int, Panel, Styles]] = [(i, p, styles) for i, p in enumerate(panels)]
-    if by_arm and styles:
-        across = math.ceil(len(styles) / math.ceil(len(styles) / _ACROSS))
-        of_panel = math.ceil(len(styles) / across) * across  # each begins a row
-        arms = list(styles.items())
-        shown = [
-            (of_panel * i + j, p, dict([arm])) for i, p in enumerate(panels) for j, arm in enumerate(arms)
-        ]
-    count = shown[-1][0] + 1 if shown else 0
-    words = [
-        short(", ".join(mine), 118 // across) if by_arm else wrapped(p.definition, 118 // across)
-        for _, p, mine in shown
-    ]
-    # pixels of the words below the names
-    lines = 15 * max((text.count("<br>") + 1 for text in words), default=1)
-    gap = 62 + lines
+    view = _View(palette, x_title, scale, onsets, aligned)
+    by_arm = by_arm and bool(styles)
+    across = _panes_across(panels, styles, columns, by_arm=by_arm)
+    slots = _slots_by_arm(panels, styles, across) if by_arm else _slots_by_panel(panels, styles, across)
+    count = slots[-1].number + 1 if slots else 0
+    word_height = 15 * max((slot.words.count("<br>") + 1 for slot in slots), default=1)
+    gap = 62 + word_height
     rows = math.ceil(count / across)
-    above = 16 + LEGEND_ROW * common.legend_rows(list(styles), 700) if legend else 0
     inner = rows * PANEL + (rows - 1) * gap
-    # The entries of the legend have no points, and switch the traces of their arm in all panels.
-    traces: list[Trace] = [
+    panes = list(common.panes(count, across, 0.075, gap / max(inner, 1)))
+    traces = _legend_entries(styles)
+    # A click on an entry shows its arm alone, a second one all again; a double click switches one.
+    layout = common.legend_on_top(
+        groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle"
+    )
+    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": [], "shapes": []}
+    first_axes: dict[int, str] = {}  # panel -> the y-axis that its panes share
+    for slot in slots:
+        pane = panes[slot.number]
+        matches = first_axes.setdefault(id(slot.panel), pane.axes["yaxis"])
+        place = _Place(pane, f"y{count + pane.number + 1}", matches, word_height)
+        _draw_slot(slot, place, view, traces, layout)
+    if not layout["shapes"]:
+        del layout["shapes"]
+    above = 16 + LEGEND_ROW * common.legend_rows(list(styles), 700) if legend else 0
+    return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
+
+
+def _panes_across(panels: Sequence[Panel], styles: Styles, columns: int | None, *, by_arm: bool) -> int:
+    """How many panes stand side by side."""
+    if by_arm:
+        return math.ceil(len(styles) / math.ceil(len(styles) / _ACROSS))
+    return columns or (1 if len(panels) <= 3 else 2)
+
+
+def _slots_by_panel(panels: Sequence[Panel], styles: Styles, across: int) -> list[_Slot]:
+    return [
+        _Slot(number, panel, styles, wrapped(panel.definition, 118 // across))
+        for number, panel in enumerate(panels)
+    ]
+
+
+def _slots_by_arm(panels: Sequence[Panel], styles: Styles, across: int) -> list[_Slot]:
+    """A pane for each arm of each diagnostic, which begins a row."""
+    panes_of_panel = math.ceil(len(styles) / across) * across
+    slots = []
+    for place, panel in enumerate(panels):
+        for number, (arm, style) in enumerate(styles.items(), panes_of_panel * place):
+            slots.append(_Slot(number, panel, {arm: style}, short(arm, 118 // across)))
+    return slots
+
+
+def _legend_entries(styles: Styles) -> list[Trace]:
+    """The entries of the legend: they have no points, and switch the traces of their arm in all panels."""
+    return [
         _line(arm, style, 2.2, marked=True, x=[None], y=[None], name=figure_text(arm))
         | {
             "showlegend": True,
@@ -118,53 +179,70 @@ def curves(
         }
         for arm, style in styles.items()
     ]
-    layout = dict[str, Any]()
-    annotations = list[Trace]()
-    panes = list(common.panes(count, across, 0.075, gap / max(inner, 1)))
-    same: dict[int, str] = {}  # panel -> the y-axis that its panes share
-    for (number, panel, mine), text in zip(shown, words, strict=True):
-        pane = panes[number]
-        x, y = pane.axes.values()
-        edges = f"y{count + pane.number + 1}"  # from 0 at the lower to 1 at the upper edge of the panel
-        y_axis, ends = _y_axis(panel, scale)
-        traces += [one | pane.axes for one in (*_lines(panel, mine), *_alarms(panel, mine, palette))]
-        cut = _beyond(panel, ends)
-        cut = cut[cut["arm"].isin(list(mine))]
-        traces += [one | pane.axes | {"yaxis": edges} for one in _on_edges(panel, onsets, cut, mine, palette)]
-        x_axis = common.axis(
-            x_title * pane.is_last, matches="x", showspikes=True, spikesnap="cursor", fixedrange=False
-        )
-        matches = same.setdefault(id(panel), y)
-        layout |= pane.placed(x_axis, y_axis | ({"matches": matches} if matches != y else {}))
-        over = {
-            "overlaying": y,
-            "anchor": x,
-            "side": "right",
-            "range": [0, 1],
-            "visible": False,
-            "fixedrange": True,
-        }
-        layout[edges.replace("y", "yaxis")] = over
-        if aligned:
-            line = common.vertical(0, palette.muted) | {"xref": x, "yref": f"{y} domain"}
-            layout.setdefault("shapes", []).append(line)
-        # Names of one row stand on one line, however many lines of words each has below it.
-        top = {"yanchor": "top", "yshift": 8 + 20 + lines, "hovertext": wrapped(panel.definition, 70)}
-        annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
-        if len(cut):  # a name has no room in a narrow panel
-            place = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "bgcolor": palette.background}
-            lost = figure_text(beyond_sentence(cut))
-            annotations.append(common.note(lost, pane.x[1], pane.y[0], font={"size": 12}, **place))
-        if all(part.empty for part in panel.parts):
-            annotations.append(common.nothing(pane, palette))
-            # plotly draws no axes without a trace, and then fails at what is laid over them.
-            traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
-    # A click on an entry shows its arm alone, a second one all again; a double click switches one.
-    layout |= common.legend_on_top(
-        groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle"
-    )
-    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": annotations}
-    return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
+
+
+def _draw_slot(slot: _Slot, place: _Place, view: _View, traces: list[Trace], layout: dict[str, Any]) -> None:
+    """Add the traces of a pane, and its axes and texts to the layout."""
+    panel = slot.panel
+    pane = place.pane
+    y_axis, ends = _y_axis(panel, view.scale)
+    cut = _beyond(panel, ends)
+    cut = cut[cut["arm"].isin(list(slot.styles))]
+    lines = (*_lines(panel, slot.styles), *_alarms(panel, slot.styles, view.palette))
+    traces += [drawing | pane.axes for drawing in lines]
+    on_edges = _on_edges(panel, view.onsets, cut, slot.styles, view.palette)
+    traces += [drawing | pane.axes | {"yaxis": place.edges} for drawing in on_edges]
+    layout |= _slot_axes(place, view, y_axis)
+    if view.is_aligned:
+        layout["shapes"].append(_onset_line(pane, view.palette))
+    layout["annotations"].append(_slot_heading(slot, place, view.palette))
+    if len(cut):
+        layout["annotations"].append(_beyond_note(cut, pane, view.palette))
+    if all(part.empty for part in panel.parts):
+        layout["annotations"].append(common.nothing(pane, view.palette))
+        # plotly draws no axes without a trace, and then fails at what is laid over them.
+        traces.append(trace(x=[None], y=[None], showlegend=False) | pane.axes)
+
+
+def _slot_axes(place: _Place, view: _View, y_axis: dict[str, Any]) -> dict[str, Any]:
+    """The axes of a pane, and the unseen one from its lower to its upper edge."""
+    x, y = place.pane.axes.values()
+    title = view.x_title if place.pane.is_last else ""
+    x_axis = common.axis(title, matches="x", showspikes=True, spikesnap="cursor", fixedrange=False)
+    shared = {"matches": place.matches} if place.matches != y else {}
+    edges = {
+        "overlaying": y,
+        "anchor": x,
+        "side": "right",
+        "range": [0, 1],
+        "visible": False,
+        "fixedrange": True,
+    }
+    return {**place.pane.placed(x_axis, y_axis | shared), place.edges.replace("y", "yaxis"): edges}
+
+
+def _onset_line(pane: common.Pane, palette: Palette) -> dict[str, Any]:
+    x, y = pane.axes.values()
+    return common.vertical(0, palette.muted) | {"xref": x, "yref": f"{y} domain"}
+
+
+def _slot_heading(slot: _Slot, place: _Place, palette: Palette) -> Trace:
+    """The name of a pane; those of one row stand on one line, however many lines of words each has below."""
+    top = {
+        "yanchor": "top",
+        "yshift": 8 + 20 + place.word_height,
+        "hovertext": wrapped(slot.panel.definition, 70),
+    }
+    x = place.pane.x[0]
+    y = place.pane.y[1]
+    return heading(slot.panel.name, slot.words, palette, x=x, y=y) | top
+
+
+def _beyond_note(cut: pd.DataFrame, pane: common.Pane, palette: Palette) -> Trace:
+    # a name has no room in a narrow panel
+    look = {"xanchor": "right", "yanchor": "bottom", "yshift": 12, "bgcolor": palette.background}
+    text = figure_text(beyond_sentence(cut))
+    return common.note(text, pane.x[1], pane.y[0], font={"size": 12}, **look)
 
 
 def single_out(figure: go.Figure, arm: str) -> None:
@@ -177,27 +255,38 @@ def single_out(figure: go.Figure, arm: str) -> None:
 def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
     # The axis, and its ends where it does not hold all values. A `scale` of auto is log where a linear axis
     # would hide most values, and leaves out what would flatten the others.
-    columns = [
-        part[name].to_numpy(dtype=float) for part in panel.parts for name in ("low", "high") if name in part
-    ]
-    known = np.concatenate([np.empty(0), *columns])
-    known = known[~np.isnan(known)]
+    known = _known_values(panel)
     bare = {"showticklabels": False, "showgrid": False} if not len(known) else {}
     if scale == "linear" or (scale == "auto" and not common.is_wide(known)):
-        ends = None
-        finite = known[np.isfinite(known)]
-        if scale == "auto" and len(finite):
-            low, high = np.quantile(finite, [0.05, 0.95])
-            span = float(high - low)
-            if span and finite.max() - finite.min() > _FLAT * span:
-                below = max(finite.min(), low - 2 * span)
-                above = min(finite.max(), high + 2 * span)
-                ends = float(below - 0.1 * span), float(above + 0.1 * span)
+        ends = _bulk(known) if scale == "auto" else None
         fixed = {"range": list(ends), "autorange": False} if ends else {}
         return {"title": {"text": figure_text(panel.unit)}, **bare, **fixed}, ends
     decades = math.log10(known.max() / known.min()) if len(known) and known.min() > 0 else 1
     ticks = {"dtick": max(1, math.ceil(decades / 5))} if decades > 1.5 else {}
     return common.log_scale(panel.unit) | ticks | bare, None
+
+
+def _known_values(panel: Panel) -> np.ndarray:
+    """The extremes of all points of a panel, without NaN."""
+    columns = [np.empty(0)]
+    for part in panel.parts:
+        columns += [part[name].to_numpy(dtype=float) for name in ("low", "high") if name in part]
+    known = np.concatenate(columns)
+    return known[~np.isnan(known)]
+
+
+def _bulk(known: np.ndarray) -> tuple[float, float] | None:
+    """Ends of an axis that leaves out what would flatten the other values; None where nothing would."""
+    finite = known[np.isfinite(known)]
+    if not len(finite):
+        return None
+    low, high = np.quantile(finite, [0.05, 0.95])
+    span = float(high - low)
+    if not span or finite.max() - finite.min() <= _FLAT * span:
+        return None
+    below = max(finite.min(), low - 2 * span)
+    above = min(finite.max(), high + 2 * span)
+    return float(below - 0.1 * span), float(above + 0.1 * span)
 
 
 def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
@@ -333,7 +422,7 @@ def _runs(
     """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a
     spike.
     """
-    of: Trace = {
+    look: Trace = {
         "type": "scattergl" if len(data) > _WEBGL else "scatter",
         "connectgaps": False,
         "opacity": opacity,
@@ -341,45 +430,56 @@ def _runs(
     wide = []
     lines = []
     for arm, style, part in _parts(data, styles):
-        # a point of NaN behind the last point of each run, or of a piece of it, is the gap to the next
-        run = part["run"]
-        piece = part.get("piece", np.zeros(len(run)))
-        begins = (run[1:] != run[:-1]) | (piece[1:] != piece[:-1])
-        ends = np.append(np.flatnonzero(begins) + 1, len(run))
-        order = np.insert(np.arange(len(run)), ends, -1)
-        gapped = {name: np.append(column, np.nan)[order] for name, column in part.items()}
+        ends = _piece_ends(part)
+        gapped = _with_gaps(part, ends)
+        points = np.diff(ends, prepend=0)  # of each run, or of each piece of it
         line = _line(
             arm,
             style,
             width,
-            marked=opacity == 1 and int(np.diff(ends, prepend=0).max()) <= _MARKED,
-            **of,
+            marked=opacity == 1 and int(points.max()) <= _MARKED,
+            **look,
             x=gapped["x"],
             y=gapped["mean"],
             customdata=gapped["seed"],
             hover=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}",
         )
-        is_alone = (
-            np.diff(ends, prepend=0) == 1
-        ).any() and "piece" in part  # a line of one point has no length
-        if opacity < 1 or of["type"] == "scattergl":  # the graphics processor thins out no markers
+        if opacity < 1 or look["type"] == "scattergl":  # the graphics processor thins out no markers
+            is_alone = (points == 1).any() and "piece" in part  # a line of one point has no length
             dots = {"mode": "lines+markers", "marker": {"size": 3, "color": style.colour}}
             line = line | (dots if is_alone else {"mode": "lines", "marker": None})
         lines.append(line)
         if (part["low"] < part["high"]).any():
-            pairs = np.column_stack([gapped["low"], gapped["high"]]).ravel()
-            wide.append(
-                trace(
-                    **of,
-                    x=np.repeat(gapped["x"], 2),
-                    y=pairs,
-                    mode="lines",
-                    legendgroup=figure_text(arm),
-                    showlegend=False,
-                    line={"color": faded(style.colour, 0.3), "width": 1},
-                )
-            )
+            wide.append(_extremes(gapped, arm, style, look))
     return [*wide, *lines]
+
+
+def _piece_ends(part: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The places behind the last point of each run, or of each piece of one."""
+    run = part["run"]
+    piece = part.get("piece", np.zeros(len(run)))
+    begins = (run[1:] != run[:-1]) | (piece[1:] != piece[:-1])
+    return np.append(np.flatnonzero(begins) + 1, len(run))
+
+
+def _with_gaps(part: Mapping[str, np.ndarray], ends: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns with a NaN at each of `ends`: the gap to the next run."""
+    order = np.insert(np.arange(len(part["run"])), ends, -1)
+    return {name: np.append(column, np.nan)[order] for name, column in part.items()}
+
+
+def _extremes(gapped: Mapping[str, np.ndarray], arm: str, style: Style, look: Trace) -> Trace:
+    """A vertical line from the lowest to the highest value of each bucket."""
+    pairs = np.column_stack([gapped["low"], gapped["high"]]).ravel()
+    return trace(
+        **look,
+        x=np.repeat(gapped["x"], 2),
+        y=pairs,
+        mode="lines",
+        legendgroup=figure_text(arm),
+        showlegend=False,
+        line={"color": faded(style.colour, 0.3), "width": 1},
+    )
 
 
 def _alarms(panel: Panel, styles: Styles, palette: Palette) -> Iterator[Trace]:
@@ -387,16 +487,8 @@ def _alarms(panel: Panel, styles: Styles, palette: Palette) -> Iterator[Trace]:
     and the alarms on their points.
     """
     for threshold in panel.marks.thresholds if len(panel.data) else ():
-        arm = threshold.arm
-        first = max(float(panel.data["x"].min()), threshold.first)
-        last = float(panel.data["x"].max())
-        if first > last or (arm is not None and arm not in styles):
-            continue
-        of = {"legendgroup": figure_text(arm)} if arm else {}
-        words = figure_text(f"alarm at {threshold.value:.4g}" + (f" for {arm}" if arm else ""))
-        colour = styles[arm].colour if arm else palette.muted
-        ends = [threshold.value] * 2
-        yield common.line([first, last], ends, colour, 1, words, dash=common.DOTTED, showlegend=False, **of)
+        if threshold.arm is None or threshold.arm in styles:
+            yield from _threshold_line(threshold, panel.data["x"], styles, palette)
     alarms = panel.marks.alarms
     if alarms is None:
         return
@@ -406,6 +498,20 @@ def _alarms(panel: Panel, styles: Styles, palette: Palette) -> Iterator[Trace]:
             messages = [f"<b>{figure_text(name)}</b><br>{wrapped(text, 60)}" for text in rows["message"]]
             at = rows[["x", "value"]].assign(words=messages)
             yield from _marked(name, style, at, "triangle-up-open", 15, "%{customdata}", style.colour)
+
+
+def _threshold_line(threshold: Threshold, x: pd.Series, styles: Styles, palette: Palette) -> Iterator[Trace]:
+    """Yield the line of a threshold over the points from where it can ring, if there are any."""
+    arm = threshold.arm
+    first = max(float(x.min()), threshold.first)
+    last = float(x.max())
+    if first > last:
+        return
+    group = {"legendgroup": figure_text(arm)} if arm else {}
+    words = figure_text(f"alarm at {threshold.value:.4g}" + (f" for {arm}" if arm else ""))
+    colour = styles[arm].colour if arm else palette.muted
+    ends = [threshold.value] * 2
+    yield common.line([first, last], ends, colour, 1, words, dash=common.DOTTED, showlegend=False, **group)
 
 
 def _marked(
@@ -421,37 +527,62 @@ def _marked(
         yield common.marks(x, y, style.marker, 5, fill, **of)
 
 
+class _EdgeMarks(NamedTuple):
+    """Points that a panel marks at its upper or lower edge."""
+
+    rows: pd.DataFrame | None
+    symbol: str
+    size: int  # pixels
+    height: float  # of the panel, from 0 at the lower edge
+    words: str
+    room: float = 1e-9  # on the x-axis, in which marks stand one above the other
+
+
 def _on_edges(
     panel: Panel, onsets: pd.DataFrame | None, cut: pd.DataFrame, styles: Styles, palette: Palette
 ) -> Iterator[Trace]:
     """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond
     either.
     """
-    marks = [
-        (onsets, "triangle-down", 14, 0.96, "onset of the fall<br>%{customdata}"),
-        (panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
-        (cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, "%{customdata}, beyond the axis"),
-        (cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, "%{customdata}, beyond the axis"),
-    ]
-    for rows, symbol, size, height, words in marks:
-        if rows is None or rows.empty:
+    beyond = "%{customdata}, beyond the axis"
+    if onsets is not None and len(onsets):
+        size = 14
+        room = _mark_width(panel, onsets, size)
+        words = "onset of the fall<br>%{customdata}"
+        marks = _EdgeMarks(onsets, "triangle-down", size, 0.96, words, room)
+        yield from _edge_marks(marks, styles, palette.background)
+    for marks in (
+        _EdgeMarks(panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
+        _EdgeMarks(cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, beyond),
+        _EdgeMarks(cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, beyond),
+    ):
+        yield from _edge_marks(marks, styles, "")
+
+
+def _mark_width(panel: Panel, onsets: pd.DataFrame, size: int) -> float:
+    """How much of the x-axis a mark of `size` pixels covers in a narrow panel."""
+    x = np.r_[panel.data.get("x", []), onsets["x"]].astype(float)
+    return max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW
+
+
+def _edge_marks(marks: _EdgeMarks, styles: Styles, fill: str) -> Iterator[Trace]:
+    """Yield the marks of each arm; those at one x stand one above the other, one an arm, and so do large ones
+    that are near each other.
+    """
+    rows = marks.rows
+    if rows is None or rows.empty:
+        return
+    texts = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
+    step = -0.08 if marks.height > 0.5 else 0.07
+    heights = marks.height + step * np.array(_stacked(rows, marks.room))
+    rows = rows.assign(text=texts.map(figure_text), height=heights)
+    for arm, part in rows.groupby("arm", sort=False):
+        style = styles.get(str(arm))
+        if style is None:
             continue
-        told = rows["run_id"] if "run_id" in rows else rows["value"].map("{:.4g}".format)
-        # Marks at one x stand one above the other, one an arm; so do large ones that are near each other.
-        x = np.r_[panel.data.get("x", []), rows["x"]].astype(float)
-        room = max(float(np.nanmax(x) - np.nanmin(x)), 1.0) * size / _NARROW if rows is onsets else 1e-9
-        heights = height + (-0.08 if height > 0.5 else 0.07) * np.array(_stacked(rows, room))
-        for arm, part in rows.assign(told=told.map(figure_text), height=heights).groupby("arm", sort=False):
-            if (style := styles.get(str(arm))) is not None:
-                at = (
-                    part.groupby("x")
-                    .agg(height=("height", "first"), told=("told", "<br>".join))
-                    .reset_index()
-                )
-                hover = f"<b>{figure_text(arm)}</b><br>{words}<br>at %{{x:,.6~g}}"
-                yield from _marked(
-                    str(arm), style, at, symbol, size, hover, palette.background * (rows is onsets)
-                )
+        by_x = part.groupby("x").agg(height=("height", "first"), text=("text", "<br>".join))
+        hover = f"<b>{figure_text(arm)}</b><br>{marks.words}<br>at %{{x:,.6~g}}"
+        yield from _marked(str(arm), style, by_x.reset_index(), marks.symbol, marks.size, hover, fill)
 
 
 def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
@@ -479,6 +610,49 @@ _COUNTS = 8  # whole numbers on an axis up to which each is named
 _LABEL = 34  # characters of a name on an axis or in the legend
 
 
+class _Answer(NamedTuple):
+    """The rows of an answer, and how they are drawn."""
+
+    frame: pd.DataFrame
+    x: str  # columns
+    y: str
+    colour: str  # empty: none
+    mark: str  # line, points or bars
+    labels: Mapping[str, str]  # column -> its name with its unit
+
+    @property
+    def is_text(self) -> bool:
+        """Whether x is text: its values then stand below each other, and y goes to the right."""
+        return bool(self.frame[self.x].dtype.kind == "O")
+
+    @property
+    def groups(self) -> list[Any]:
+        """The values of the colour; numbers and times in order."""
+        if not self.colour:
+            return [""]
+        groups = list(dict.fromkeys(self.frame[self.colour]))
+        if self.frame[self.colour].dtype.kind in "iufM":
+            groups.sort()
+        return groups
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the colours are a scale."""
+        if not self.colour:
+            return False
+        is_number = self.frame[self.colour].dtype.kind in "iuf"
+        return is_number and len(dict.fromkeys(self.frame[self.colour])) > _CONTINUOUS
+
+    def drawing(self, part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
+        """The trace of some rows; `head` and `tail` are said before and after their place."""
+        at, value = ("y", "x") if self.is_text else ("x", "y")
+        place = f"{figure_text(self.x)} %{{{at}}}<br>{figure_text(self.y)} %{{{value}:.5~g}}"
+        x = [figure_text(v) for v in part[self.x]] if self.is_text else part[self.x].to_numpy()
+        places = {at: x, value: part[self.y].to_numpy()}
+        lying = {"orientation": "h"} if self.is_text else {}
+        return trace(f"{head}{place}{tail}", showlegend=True, **places, **lying, **look)
+
+
 def chart(
     frame: pd.DataFrame,
     x: str,
@@ -493,68 +667,13 @@ def chart(
     """Draw rows with a value in each chosen column as line, points or bars; `words`: column -> unit,
     definition.
     """
-    is_text = frame[x].dtype.kind == "O"
-    at, value = ("y", "x") if is_text else ("x", "y")
-    groups: list[Any] = list(dict.fromkeys(frame[colour])) if colour else [""]
-    scaled = bool(colour) and frame[colour].dtype.kind in "iuf" and len(groups) > _CONTINUOUS
-    if colour and frame[colour].dtype.kind in "iufM":
-        groups.sort()
-    labels = {
-        name: f"{name} ({unit})" if (unit := words.get(name, ("",))[0]) else name for name in (x, y, colour)
-    }
-
-    def drawn(part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
-        hover = f"{head}{figure_text(x)} %{{{at}}}<br>{figure_text(y)} %{{{value}:.5~g}}{tail}"
-        places = {
-            at: [figure_text(v) for v in part[x]] if is_text else part[x].to_numpy(),
-            value: part[y].to_numpy(),
-        }
-        return trace(hover, showlegend=True, **places, **({"orientation": "h"} if is_text else {}), **look)
-
-    traces = []
-    if scaled:
-        bar = {"title": {"text": figure_text(labels[colour])}, "outlinewidth": 0, "thickness": 10}
-        values = frame[colour].tolist()
-        marker = {
-            "size": 7,
-            "color": values,
-            "colorscale": make_colorscale(palette.sequential[1:]),
-            "colorbar": bar,
-        }
-        tail = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
-        traces.append(drawn(frame, "", tail, mode="markers", customdata=values, marker=marker))
-    for group, style in {} if scaled else _styles(frame, colour, groups, palette).items():
-        part = frame[frame[colour] == group] if colour else frame
-        look: dict[str, Any] = {"type": "bar", "marker": {"color": style.colour, "line": {"width": 0}}}
-        if mark != "bars":
-            part = part.sort_values(x) if mark == "line" else part
-            size, opacity = (5, 1) if mark == "line" else (7, 0.8)
-            look = {
-                "mode": "markers" if mark == "points" else "lines+markers" if len(part) <= 60 else "lines",
-                "line": {"color": style.colour, "dash": style.dash, "width": 2},
-                "marker": {"color": style.colour, "symbol": style.marker, "size": size, "opacity": opacity},
-            }
-        head = f"<b>{figure_text(group)}</b><br>" if colour else ""
-        traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
-    # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
-    as_log = axis == "log" or (
-        mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy())
-    )
-    measured = (
-        common.log_scale(labels[y]) if as_log else common.axis(labels[y], type="linear", fixedrange=False)
-    )
-    whole = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
-    other = common.axis(labels[x], fixedrange=False, dtick=1 if whole else None)
-    names = list(dict.fromkeys(frame[x])) if is_text else []
-    if is_text:
-        other = {
-            "type": "category",
-            "autorange": "reversed",
-            "tickmode": "array",
-            "showgrid": False,
-            "tickvals": [figure_text(n) for n in names],
-            "ticktext": [wrapped(str(n), _LABEL) for n in names],
-        }
+    labels = {name: _label(name, words) for name in (x, y, colour)}
+    answer = _Answer(frame, x, y, colour, mark, labels)
+    groups = answer.groups
+    traces = [_scaled_points(answer, palette)] if answer.is_scaled else _grouped(answer, groups, palette)
+    measured = _value_axis(answer, axis)
+    names = list(dict.fromkeys(frame[x])) if answer.is_text else []
+    other = _name_axis(names) if answer.is_text else _number_axis(answer)
     rows = len(names) * (len(groups) if mark == "bars" else 1)
     return common.figure(
         traces,
@@ -573,10 +692,90 @@ def chart(
             "yanchor": "top",
             "title": {"text": figure_text(colour), "font": {"size": 13}},
         },
-        xaxis=measured if is_text else other,
-        yaxis=other if is_text else measured,
+        xaxis=measured if answer.is_text else other,
+        yaxis=other if answer.is_text else measured,
         annotations=[heading(y, wrapped(words.get(y, ("", ""))[1], 118), palette, yshift=10)],
     )
+
+
+def _label(name: str, words: Mapping[str, tuple[str, str]]) -> str:
+    unit = words.get(name, ("",))[0]
+    return f"{name} ({unit})" if unit else name
+
+
+def _scaled_points(answer: _Answer, palette: Palette) -> Trace:
+    """All rows as points whose colour is a number."""
+    values = answer.frame[answer.colour].tolist()
+    title = {"text": figure_text(answer.labels[answer.colour])}
+    marker = {
+        "size": 7,
+        "color": values,
+        "colorscale": make_colorscale(palette.sequential[1:]),
+        "colorbar": {"title": title, "outlinewidth": 0, "thickness": 10},
+    }
+    tail = f"<br>{figure_text(answer.colour)} %{{customdata:.5~g}}"
+    return answer.drawing(answer.frame, "", tail, mode="markers", customdata=values, marker=marker)
+
+
+def _grouped(answer: _Answer, groups: Sequence[Any], palette: Palette) -> list[Trace]:
+    """A trace a group."""
+    frame = answer.frame
+    traces = []
+    for group, style in _styles(frame, answer.colour, groups, palette).items():
+        part = frame[frame[answer.colour] == group] if answer.colour else frame
+        if answer.mark == "line":
+            part = part.sort_values(answer.x)
+        head = f"<b>{figure_text(group)}</b><br>" if answer.colour else ""
+        look = _mark_look(answer.mark, style, len(part))
+        traces.append(answer.drawing(part, head, "", name=short(str(group), _LABEL), **look))
+    return traces
+
+
+def _mark_look(mark: str, style: Style, count: int) -> dict[str, Any]:
+    """How bars, points or a line of `count` rows look."""
+    if mark == "bars":
+        return {"type": "bar", "marker": {"color": style.colour, "line": {"width": 0}}}
+    size, opacity = (5, 1) if mark == "line" else (7, 0.8)
+    mode = "lines+markers" if count <= 60 else "lines"
+    return {
+        "mode": "markers" if mark == "points" else mode,
+        "line": {"color": style.colour, "dash": style.dash, "width": 2},
+        "marker": {"color": style.colour, "symbol": style.marker, "size": size, "opacity": opacity},
+    }
+
+
+def _value_axis(answer: _Answer, scale: str) -> dict[str, Any]:
+    """The axis of y: by itself it is log where a linear one would hide most points or lines; bars begin at
+    0.
+    """
+    as_log = scale == "log" or (
+        answer.mark != "bars"
+        and scale == "auto"
+        and common.is_wide(answer.frame[answer.y].astype(float).to_numpy())
+    )
+    label = answer.labels[answer.y]
+    return common.log_scale(label) if as_log else common.axis(label, type="linear", fixedrange=False)
+
+
+def _number_axis(answer: _Answer) -> dict[str, Any]:
+    """The axis of x where it is a number or a time: few whole numbers are all named, as there is no turn
+    1.5.
+    """
+    x = answer.frame[answer.x]
+    whole = x.dtype.kind in "iu" and x.max() - x.min() < _COUNTS
+    return common.axis(answer.labels[answer.x], fixedrange=False, dtick=1 if whole else None)
+
+
+def _name_axis(names: Sequence[Any]) -> dict[str, Any]:
+    """The axis of x where it is text, the first name uppermost."""
+    return {
+        "type": "category",
+        "autorange": "reversed",
+        "tickmode": "array",
+        "showgrid": False,
+        "tickvals": [figure_text(name) for name in names],
+        "ticktext": [wrapped(str(name), _LABEL) for name in names],
+    }
 
 
 def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Palette) -> dict[Any, Style]:

@@ -1,7 +1,7 @@
 """Heat maps, an arm a map on one colour scale: of the turn ledger and of stability regions."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,8 +59,12 @@ class ColourScale(NamedTuple):
         places = np.linspace(*self.ends, 5).tolist()
         values = [math.exp(place) if self.kind == "ratio" else place for place in places]
         near = self.kind == "ratio" and self.limit < 1.2  # two digits would not tell these from 1
-        words = [f"{round(v, 3):g}" if near else f"{v:.2g}" if abs(v) < 10 else f"{v:.3g}" for v in values]
+        words = [f"{round(value, 3):g}" if near else _tick(value) for value in values]
         return places, ["≤ " * self.below + words[0], *words[1:-1], "≥ " * self.above + words[-1]]
+
+
+def _tick(value: float) -> str:
+    return f"{value:.2g}" if abs(value) < 10 else f"{value:.3g}"
 
 
 def colour_scale(unit: str, values: pd.Series) -> ColourScale:
@@ -69,7 +73,9 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
     """
     known = values.astype(float)
     known = known[np.isfinite(known)]
-    kind = "ratio" if unit == "ratio" else "signed" if (known < 0).any() else "size"
+    kind = "signed" if (known < 0).any() else "size"
+    if unit == "ratio":
+        kind = "ratio"
     sizes = ColourScale(kind, 1.0).place(known).abs()
     limit = 1.0
     if len(sizes):
@@ -118,53 +124,24 @@ def heat(
     """Draw a map an arm; `chosen` = (place in `maps`, bucket, turn index) has a frame. Each cell carries the
     three.
     """
-    across = 2 if len(maps) == 4 else min(ACROSS, len(maps))
-    rows = math.ceil(len(maps) / across)
     turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
     text = wrapped(f"{measure.name}: {measure.definition}", 130)
-    inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
-    places, words = colours.ticks()
-    values = [v for part in maps for v in part.cells["value"].astype(float) if math.isfinite(v)]
-    unit = figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio")
-    # Next to the end of the bar they would overlap.
-    unit += f"<br>highest {number(max(values))}" if colours.above else ""
-    words[0] += f"<br>lowest {number(min(values))}" if colours.below else ""
-    layout: dict[str, Any] = {
-        "coloraxis": common.colour_axis(
-            "",
-            inner,
-            palette,
-            colours.colours(palette),
-            colours.ends,
-            tickvals=places,
-            ticktext=words,
-            title={"text": unit, "side": "top", "font": {"color": palette.muted, "size": 12}},
-        )
-    }
-    x_axis = common.axis(
-        "",
-        range=[window.first - 0.5, window.last + 0.5],
-        nticks=8,
-        ticks="",
-        dtick=1 if window.last - window.first < 8 else None,
-    )
-    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickvals=list(range(1, turns + 1)), ticks="")
+    panes, inner = _map_panes(len(maps), turns)
+    axes = _map_axes(window, turns)
+    layout: dict[str, Any] = {"coloraxis": _map_colours(maps, measure, colours, inner, palette)}
     below = note(x_title, 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
     annotations = [heading(measure.title, text, palette, yshift=44), below]
     traces: list[Trace] = []
-    for pane, part in zip(common.panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
-        layout |= pane.shared(x_axis, y_axis)
+    for pane, part in zip(panes, maps, strict=True):
+        layout |= pane.shared(*axes)
         annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane) | {"yshift": 17})
         if part.cells.empty:
             annotations.append(common.nothing(pane, palette))
             continue
-        drawn = [*_map(part, colours, palette, window, turns), _targets(part, pane.number, measure, window)]
+        traces += [drawing | pane.axes for drawing in _map(part, colours, palette, window, turns)]
+        traces.append(_targets(part, pane.number, measure, window) | pane.axes)
         if chosen is not None and chosen[0] == pane.number:
-            left = window.first + chosen[1] * window.width - 0.5
-            turn = chosen[2]
-            frame = _rectangles(left, left + window.width, turn)
-            drawn.append(trace(**frame, line={"color": palette.text, "width": 2}, cliponaxis=False))
-        traces += [one | pane.axes for one in drawn]
+            traces.append(_frame(chosen, window, palette) | pane.axes)
     return common.figure(
         traces,
         palette,
@@ -177,6 +154,61 @@ def heat(
     )
 
 
+def _map_panes(count: int, turns: int) -> tuple[Iterator[common.Pane], int]:
+    """A pane a map, and the height of all in pixels."""
+    across = 2 if count == 4 else min(ACROSS, count)
+    rows = math.ceil(count / across)
+    inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
+    return common.panes(count, across, 0.02, GAP / inner), inner
+
+
+def _map_axes(window: Window, turns: int) -> tuple[Trace, Trace]:
+    x_axis = common.axis(
+        "",
+        range=[window.first - 0.5, window.last + 0.5],
+        nticks=8,
+        ticks="",
+        dtick=1 if window.last - window.first < 8 else None,
+    )
+    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickvals=list(range(1, turns + 1)), ticks="")
+    return x_axis, y_axis
+
+
+def _map_colours(
+    maps: Sequence[Heat], measure: Measure, colours: ColourScale, inner: int, palette: Palette
+) -> dict[str, Any]:
+    """The colour axis; what lies beyond an end is told away from it, as next to it texts would overlap."""
+    values = list[float]()
+    for part in maps:
+        values += [value for value in part.cells["value"].astype(float) if math.isfinite(value)]
+    places, words = colours.ticks()
+    unit = figure_text(measure.unit)
+    if colours.kind == "ratio":
+        unit += "<br>log scale"
+    if colours.above:
+        unit += f"<br>highest {number(max(values))}"
+    if colours.below:
+        words[0] += f"<br>lowest {number(min(values))}"
+    return common.colour_axis(
+        "",
+        inner,
+        palette,
+        colours.colours(palette),
+        colours.ends,
+        tickvals=places,
+        ticktext=words,
+        title={"text": unit, "side": "top", "font": {"color": palette.muted, "size": 12}},
+    )
+
+
+def _frame(chosen: tuple[int, int, int], window: Window, palette: Palette) -> Trace:
+    """The frame about the chosen cell: (place of its map, bucket, turn index)."""
+    _, bucket, turn = chosen
+    left = window.first + bucket * window.width - 0.5
+    outline = _rectangles(left, left + window.width, turn)
+    return trace(**outline, line={"color": palette.text, "width": 2}, cliponaxis=False)
+
+
 def _rectangles(left: Any, right: Any, turn: Any) -> dict[str, Any]:
     """Return the outlines of spans of cells, with a gap behind each."""
     low = turn - 0.5
@@ -187,73 +219,119 @@ def _rectangles(left: Any, right: Any, turn: Any) -> dict[str, Any]:
     return {"x": np.stack(x, axis=-1).ravel(), "y": np.stack(y, axis=-1).ravel(), "mode": "lines"}
 
 
+class _Grid(NamedTuple):
+    """The cells of a map as a matrix of turns and buckets."""
+
+    cells: pd.DataFrame
+    turns: int  # rows
+    window: Window
+
+    @property
+    def first(self) -> int:
+        """The lowest bucket."""
+        return int(self.cells["bucket"].to_numpy().min())
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Turns, buckets."""
+        return self.turns, int(self.cells["bucket"].to_numpy().max() - self.first + 1)
+
+    @property
+    def start(self) -> float:
+        """The middle of the first column, on the axis."""
+        window = self.window
+        return float(window.first + self.first * window.width + (window.width - 1) / 2)
+
+    def filled(self, values: Any, empty: Any) -> np.ndarray:
+        """A matrix with `values` (one, or one a cell) in the cells and `empty` elsewhere."""
+        matrix = np.full(self.shape, empty)
+        bucket = self.cells["bucket"].to_numpy() - self.first
+        matrix[self.cells["turn_index"].to_numpy() - 1, bucket] = values
+        return matrix
+
+
 def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, turns: int) -> Iterator[Trace]:
     """Yield the colours of a map, and marks for what has none."""
-    cells = part.cells
-    bucket = cells["bucket"].to_numpy()
-    turn = cells["turn_index"].to_numpy()
-    first = bucket.min()
-    shape = (turns, bucket.max() - first + 1)
-    at = (turn - 1, bucket - first)
-    z = np.full(shape, np.nan)  # a cell without a number stays the ground of the page
-    z[at] = colours.place(cells["value"]).to_numpy()
-    start = float(window.first + first * window.width + (window.width - 1) / 2)
+    grid = _Grid(part.cells, turns, window)
     yield trace(
         type="heatmap",
-        z=z,
-        x0=start,
+        # a cell without a number stays the ground of the page
+        z=grid.filled(colours.place(part.cells["value"]).to_numpy(), np.nan),
+        x0=grid.start,
         dx=window.width,
         y0=1,
         dy=1,
         coloraxis="coloraxis",
         hoverongaps=False,
         ygap=1,
-        xgap=1 if shape[1] <= 60 else 0,
+        xgap=1 if grid.shape[1] <= 60 else 0,
     )
-    present = np.zeros(shape, dtype=bool)
-    present[at] = True
-    absent_turn, absent_bucket = np.nonzero(~present & present.any(axis=0))
-    broken = cells["non_finite"].to_numpy() > 0
-    red = palette.outcomes["collapsed"]
-    # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value
-    # is NaN or Inf, a triangle with its seed on the upper edge where a run collapsed.
-    absent = start + absent_bucket * window.width, absent_turn + 1, "line-ew", 4, faded(palette.muted, 0.55)
-    crossed = start + (bucket[broken] - first) * window.width, turn[broken], "x-thin", 8, red
-    for place, edge in ((absent, 1), (crossed, 1.6)):
-        if len(place[0]):
-            yield common.marks(*place, edge=edge, cliponaxis=False)
+    yield from _absent_turns(grid, palette)
+    yield from _broken_cells(grid, palette)
     if part.onsets:
-        x, seeds = map(list, zip(*part.onsets, strict=True))
-        yield common.marks(
-            x,
-            [0.5] * len(x),
-            "triangle-down",
-            10,
-            red,
-            "seed %{customdata} fell after %{x:,}",
-            mode="markers+text",
-            customdata=list(map(figure_text, seeds)),
-            text=[f"s{figure_text(seed)}" for seed in seeds],
-            textposition="top center",
-            textfont={"size": 11, "color": palette.text},
-            cliponaxis=False,
-        )
+        yield _onset_marks(part.onsets, palette)
+    yield from _veils(part.cells, palette, window)
+
+
+def _absent_turns(grid: _Grid, palette: Palette) -> Iterator[Trace]:
+    """A dash where no trajectory had such a turn: an empty cell is not a neutral one."""
+    present = grid.filled(True, False)
+    turn, bucket = np.nonzero(~present & present.any(axis=0))
+    if len(turn):
+        x = grid.start + bucket * grid.window.width
+        colour = faded(palette.muted, 0.55)
+        yield common.marks(x, turn + 1, "line-ew", 4, colour, edge=1, cliponaxis=False)
+
+
+def _broken_cells(grid: _Grid, palette: Palette) -> Iterator[Trace]:
+    """A cross where a value is NaN or Inf."""
+    broken = grid.cells[grid.cells["non_finite"].to_numpy() > 0]
+    if len(broken):
+        x = grid.start + (broken["bucket"].to_numpy() - grid.first) * grid.window.width
+        turn = broken["turn_index"].to_numpy()
+        red = palette.outcomes["collapsed"]
+        yield common.marks(x, turn, "x-thin", 8, red, edge=1.6, cliponaxis=False)
+
+
+def _onset_marks(onsets: Sequence[tuple[float, Any]], palette: Palette) -> Trace:
+    """A triangle with its seed on the upper edge where a run collapsed."""
+    x, seeds = map(list, zip(*onsets, strict=True))
+    return common.marks(
+        x,
+        [0.5] * len(x),
+        "triangle-down",
+        10,
+        palette.outcomes["collapsed"],
+        "seed %{customdata} fell after %{x:,}",
+        mode="markers+text",
+        customdata=list(map(figure_text, seeds)),
+        text=[f"s{figure_text(seed)}" for seed in seeds],
+        textposition="top center",
+        textfont={"size": 11, "color": palette.text},
+        cliponaxis=False,
+    )
+
+
+def _veils(cells: pd.DataFrame, palette: Palette, window: Window) -> Iterator[Trace]:
+    """Yield what makes cells of few turns pale, and hatches those without a measurement."""
+    pale = {"fillcolor": faded(palette.background, 0.7)}
     hatched = {"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"}
     for which, fill in (
-        (cells["turns"] < FEW, {"fillcolor": faded(palette.background, 0.7)}),
+        (cells["turns"] < FEW, pale),
         (cells["measured"] == 0, {"fillpattern": hatched}),
     ):
         spans = cells[which].sort_values(["turn_index", "bucket"])
-        if len(spans):  # neighbours share a rectangle
-            starts = (spans["bucket"].diff() != 1) | (spans["turn_index"].diff() != 0)
-            span = (
-                spans.groupby(starts.cumsum())
-                .agg({"bucket": ["min", "max"], "turn_index": "first"})
-                .to_numpy()
-                .T
-            )
-            left, right = (window.first + ends * window.width - 0.5 for ends in (span[0], span[1] + 1))
-            yield trace(**_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", **fill)
+        if len(spans):
+            yield trace(**_span_outlines(spans, window), line={"width": 0}, fill="toself", **fill)
+
+
+def _span_outlines(spans: pd.DataFrame, window: Window) -> dict[str, Any]:
+    """The outlines of sorted cells; neighbours share a rectangle."""
+    starts = (spans["bucket"].diff() != 1) | (spans["turn_index"].diff() != 0)
+    joined = spans.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"})
+    first, last, turn = joined.to_numpy().T
+    left, right = (window.first + ends * window.width - 0.5 for ends in (first, last + 1))
+    return _rectangles(left, right, turn)
 
 
 def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
@@ -263,28 +341,37 @@ def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Trace:
     cells = part.cells
     first = window.first + cells["bucket"] * window.width
     last = (first + window.width - 1).clip(upper=window.last)
-    unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
-    head = f"<b>{figure_text(part.arm)}</b>, turn"
-    name = figure_text(measure.title)
-    texts = []
-    columns = [cells[n] for n in ("turn_index", "mean", "low", "high", "non_finite", "measured", "turns")]
-    for begin, end, turn, mean, low, high, broken, measured, turns in zip(first, last, *columns, strict=True):
-        steps = f"step {begin:,}" if begin == end else f"steps {begin:,} to {end:,}"
-        text = f"{head} {turn}, {steps}<br>"
-        text += f"{name} {mean:.4g}{unit}<br>" if mean == mean else "not measured<br>" if not measured else ""
-        text += f"lowest {low:.4g}, highest {high:.4g}<br>" if low < high else ""
-        text += f"{broken:.0f} of {measured:.0f} values NaN or Inf<br>" if broken else ""
-        texts.append(text + (f"{turns:,.0f} turns" if turns == turns else ""))
+    spans = zip(first, last, cells.to_dict("records"), strict=True)
     return trace(
         "%{text}",
         type="scattergl" if len(first) > _WEBGL else "scatter",
         mode="markers",
-        text=texts,
+        text=[_cell_text(part.arm, measure, (begin, end), cell) for begin, end, cell in spans],
         x=(first + (window.width - 1) / 2).to_numpy(),
         y=cells["turn_index"].to_numpy(),
         marker={"symbol": "square", "size": 12, "opacity": 0},
         customdata=np.column_stack([np.full(len(first), place), cells[["bucket", "turn_index"]]]),
     )
+
+
+def _cell_text(arm: str, measure: Measure, span: tuple[int, int], cell: Mapping[Hashable, Any]) -> str:
+    """What the pointer says of a cell: `span` are its first and last step."""
+    begin, end = span
+    unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
+    steps = f"step {begin:,}" if begin == end else f"steps {begin:,} to {end:,}"
+    lines = [f"<b>{figure_text(arm)}</b>, turn {cell['turn_index']}, {steps}<br>"]
+    mean = cell["mean"]
+    if mean == mean:
+        lines.append(f"{figure_text(measure.title)} {mean:.4g}{unit}<br>")
+    elif not cell["measured"]:
+        lines.append("not measured<br>")
+    if cell["low"] < cell["high"]:
+        lines.append(f"lowest {cell['low']:.4g}, highest {cell['high']:.4g}<br>")
+    if cell["non_finite"]:
+        lines.append(f"{cell['non_finite']:.0f} of {cell['measured']:.0f} values NaN or Inf<br>")
+    if cell["turns"] == cell["turns"]:
+        lines.append(f"{cell['turns']:,.0f} turns")
+    return "".join(lines)
 
 
 # The stability region over setting and condition.
@@ -321,30 +408,55 @@ def region(
     """
     arms = list(dict.fromkeys(points["series"]))
     conditions = sorted(points["y"].unique())
-    ticks = [math.log2(x) for x in lattice]
-    half = (ticks[1] - ticks[0]) / 2
     rows = math.ceil(len(arms) / ACROSS)
     inner = rows * _ROW * len(conditions) + (rows - 1) * _GAP
+    axes = (_searched_axis(points, columns, lattice), _condition_axis(across, conditions))
+    layout: dict[str, Any] = {}
+    notes = _region_titles(measure, along, palette)
+    traces: list[Trace] = []
+    panes = common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner)
+    for pane, arm in zip(panes, arms, strict=True):
+        layout |= pane.shared(*axes)
+        notes.append(common.arm_label(arm, styles[arm].colour, pane))
+        cells = _cells(points[points["series"] == arm], conditions, lattice, palette, measure)
+        edges = _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
+        traces += [drawing | pane.axes for drawing in (*cells, *edges)]
+    layout["coloraxis"] = common.colour_axis(
+        "fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f"
+    )
+    return common.figure(traces, palette, inner=inner, top=88, bottom=52, annotations=notes, **layout)
+
+
+def _searched_axis(points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float]) -> dict[str, Any]:
+    """The axis of the searched setting: log2, cut to what was tried and the intervals of the boundaries."""
+    ticks = [math.log2(x) for x in lattice]
+    half = (ticks[1] - ticks[0]) / 2
     near = np.log2(
         np.r_[points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])].astype(float)
     )
     first = max(ticks[0], np.nanmin(near) - 2 * half)
     last = min(ticks[-1], np.nanmax(near) + 2 * half)
-    x_axis = common.axis(
+    return common.axis(
         "",
         range=[first - half, last + half],
         tickvals=ticks[::2],
         ticks="",
         ticktext=[f"{x:g}" for x in lattice[::2]],
     )
-    y_axis = common.axis(
+
+
+def _condition_axis(across: str, conditions: Sequence[float]) -> dict[str, Any]:
+    return common.axis(
         across,
         ticks="",
         range=[-0.5, len(conditions) - 0.5],
         tickvals=list(range(len(conditions))),
         ticktext=[f"{y:g}" for y in conditions],
     )
-    layout: dict[str, Any] = {}
+
+
+def _region_titles(measure: str, along: str, palette: Palette) -> list[Trace]:
+    """What is drawn, with its key, above the panes, and the title of the x-axis below them."""
     strongest = min(
         ("light", "#ffffff"), ("dark", "#000000"), key=lambda end: contrast(end[1], palette.sequential[-1])
     )
@@ -357,45 +469,27 @@ def region(
     below = note(
         figure_text(f"{along} (log scale)"), 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted}
     )
-    notes = [heading(title, key, palette, yshift=34), below]
-    traces: list[Trace] = []
-    for pane, arm in zip(
-        common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True
-    ):
-        layout |= pane.shared(x_axis, y_axis)
-        notes.append(common.arm_label(arm, styles[arm].colour, pane))
-        drawn = _cells(points[points["series"] == arm], conditions, ticks, palette, measure)
-        drawn += _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
-        traces += [one | pane.axes for one in drawn]
-    shades = common.colour_axis(
-        "fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f"
-    )
-    return common.figure(
-        traces, palette, inner=inner, top=88, bottom=52, annotations=notes, coloraxis=shades, **layout
-    )
+    return [heading(title, key, palette, yshift=34), below]
 
 
 def _cells(
-    points: pd.DataFrame, conditions: Sequence[float], ticks: Sequence[float], palette: Palette, measure: str
+    points: pd.DataFrame,
+    conditions: Sequence[float],
+    lattice: Sequence[float],
+    palette: Palette,
+    measure: str,
 ) -> list[Trace]:
+    """The ground of one arm's map, its colours, and a text in each cell."""
+    ticks = [math.log2(x) for x in lattice]
     rows = list(range(len(conditions)))
     columns = np.abs(np.subtract.outer(np.log2(points["x"].to_numpy()), ticks)).argmin(axis=1)
     values = points["collapsed"] / points["runs"] if measure == "collapsed" else points["final"]
-    # marks: x, y, text and ink of each cell, what it carries
     z = np.full((len(rows), len(ticks)), np.nan)
-    marks = []
+    labels = []
     for row, column, value in zip(points.to_dict("records"), columns, values, strict=True):
         at = conditions.index(row["y"])
-        shown = f"{row['collapsed']:.0f}/{row['runs']:.0f}"
         z[at, column] = value
-        ground = between(palette.sequential[1:], min(max(value, 0.0), 1.0) if value == value else 0)
-        ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
-        final = "not measured" if math.isnan(row["final"]) else f"{row['final']:.3f}"
-        about = f"{row['x']:g} at {row['y']:g}<br>{shown} runs collapsed<br>mean final success {final}"
-        number = "" if value != value else f"{value:.2f}".removeprefix("0")
-        words = shown if measure == "collapsed" else number
-        marks.append((ticks[column], at + _ABOVE, words, ink, [figure_text(row.get("arm", "")), about]))
-    x, y, text, inks, carried = map(list, zip(*marks, strict=True)) if marks else ([], [], [], [], [])
+        labels.append(_cell_label(row, (ticks[column], at + _ABOVE), value, palette, measure))
     grid: Trace = {"type": "heatmap", "x": list(ticks), "y": rows, "xgap": 2, "ygap": 2}
     return [
         trace(
@@ -405,17 +499,45 @@ def _cells(
             colorscale=make_colorscale([palette.surface] * 2),
         ),
         trace(**grid, z=z, coloraxis="coloraxis", hoverongaps=False),
-        trace(
-            "%{customdata[1]}",
-            x=x,
-            y=y,
-            text=text,
-            mode="markers+text",
-            textfont={"size": 11, "color": inks},
-            marker={"symbol": "square", "size": 26, "opacity": 0},
-            customdata=carried,
-        ),
+        _label_trace(labels),
     ]
+
+
+class _CellLabel(NamedTuple):
+    """The text in a cell of a region, and what the cell carries."""
+
+    x: float
+    y: float
+    text: str
+    ink: str
+    carried: list[str]  # arm, what the pointer says
+
+
+def _cell_label(
+    row: Mapping[Hashable, Any], at: tuple[float, float], value: float, palette: Palette, measure: str
+) -> _CellLabel:
+    counts = f"{row['collapsed']:.0f}/{row['runs']:.0f}"
+    is_known = value == value
+    ground = between(palette.sequential[1:], min(max(value, 0.0), 1.0) if is_known else 0)
+    ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
+    final = "not measured" if math.isnan(row["final"]) else f"{row['final']:.3f}"
+    about = f"{row['x']:g} at {row['y']:g}<br>{counts} runs collapsed<br>mean final success {final}"
+    success = f"{value:.2f}".removeprefix("0") if is_known else ""
+    words = counts if measure == "collapsed" else success
+    return _CellLabel(*at, words, ink, [figure_text(row.get("arm", "")), about])
+
+
+def _label_trace(labels: Sequence[_CellLabel]) -> Trace:
+    return trace(
+        "%{customdata[1]}",
+        x=[label.x for label in labels],
+        y=[label.y for label in labels],
+        text=[label.text for label in labels],
+        mode="markers+text",
+        textfont={"size": 11, "color": [label.ink for label in labels]},
+        marker={"symbol": "square", "size": 26, "opacity": 0},
+        customdata=[label.carried for label in labels],
+    )
 
 
 def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) -> list[Trace]:

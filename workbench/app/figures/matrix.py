@@ -4,8 +4,8 @@ mark.
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
@@ -80,9 +80,13 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
             label=cells["arm"], block="", row=first + place // _ACROSS, column=place % _ACROSS
         )
     across = max(float(cells["column"].max()) + 1, _FEWEST)
-    names = 24 + _LETTER * max(len(line) for label in cells["label"].unique() for line in _lines(label))
+    names = 24 + _LETTER * max(_longest_line(label) for label in cells["label"].unique())
     least = names + across * (_WORDS if across <= _WIDE else _MARK)
     return cells.assign(across=across, names=100 * names / least, least=least)
+
+
+def _longest_line(label: object) -> int:
+    return max(len(line) for line in _lines(label))
 
 
 def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -98,6 +102,45 @@ def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
+class _Grid(NamedTuple):
+    """Where the columns and rows of a matrix lie: percent across, pixels down."""
+
+    left: float  # where the first column begins
+    unit: float  # width of a column
+    top: int  # where the first row begins
+
+    def text(self, words: object, column: float, **more: Any) -> Markup:
+        """A text above the rows, in the middle of `column` unless `more` says otherwise."""
+        x = f"{self.left + self.unit * column:.3f}%"
+        return tag("text", words, x=x, **{"text_anchor": "middle"} | more)
+
+    def place(self, run: Row) -> "_Place":
+        """The place of a run's cell."""
+        return _Place(
+            self.left + self.unit * (run["column"] + _GAP / 2),
+            self.top + ROW * (run["row"] + 0.04),
+            self.unit * (1 - _GAP),
+        )
+
+
+class _Place(NamedTuple):
+    """Where a cell lies."""
+
+    left: float  # percent
+    upper: float  # pixels
+    width: float  # percent
+
+    @property
+    def box(self) -> dict[str, str]:
+        """Its corner and size, as a tag names them."""
+        return {
+            "x": f"{self.left:.3f}%",
+            "y": f"{self.upper:.1f}",
+            "width": f"{self.width:.3f}%",
+            "height": f"{ROW * 0.92:.1f}",
+        }
+
+
 def matrix(
     cells: pd.DataFrame,
     curves: pd.DataFrame,
@@ -111,41 +154,19 @@ def matrix(
     looks = looks or styles(cells[["arm", "algorithm"]].to_numpy(), palette)
     rows = int(cells["row"].max()) + 1
     across, left, least = cells[["across", "names", "least"]].iloc[0]
-    unit = (100 - left) / across
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
-    top = _TOP + _BLOCKS * (len(blocks) > 1)
-    drawn = []
-
-    def write(words: object, column: float, **more: Any) -> None:
-        drawn.append(tag("text", words, x=f"{left + unit * column:.3f}%", **{"text_anchor": "middle"} | more))
-
-    for name, ends in blocks.iterrows() if len(blocks) > 1 else ():
-        write(name, (ends.sum() + 1) / 2, y=16, font_weight=600)
-    if rows == cells["label"].nunique():  # else an arm goes on in the next row: a column is not one seed
-        look: dict[str, Any] = {"y": top - 10, "font_size": 12, "opacity": 0.7}
-        if across > _NAMED:
-            write("seed", 0, dx=-8, **look | {"text_anchor": "end"})
-        for column, seed in cells.drop_duplicates("column")[["column", "seed"]].itertuples(index=False):
-            write(seed if across > _NAMED else f"seed {seed}", column + 0.5, **look)
-    for row in cells.drop_duplicates("label").to_dict("records"):
-        lines = _lines(row["label"])
-        middle = top + ROW * (row["row"] + 0.5)
-        first = middle - _LINE * (len(lines) - 1) / 2 + 4.5
-        spans = (tag("tspan", line, x=18, y=f"{first + _LINE * i:g}") for i, line in enumerate(lines))
-        is_arm = row["label"] == row["arm"]  # else the row of an algorithm, with an arm a block
-        shade = looks[str(row["arm"])].colour if is_arm else colour(str(row["algorithm"]), palette)
-        mark = tag("rect", x=2, y=f"{middle - 5:g}", width=10, height=10, fill=shade)
-        drawn.append(tag("g", tag("title", row["label"]), mark, tag("text", *spans)))
+    grid = _Grid(left, (100 - left) / across, _TOP + (_BLOCKS if len(blocks) > 1 else 0))
+    drawn = [*_block_names(blocks, grid), *_seed_names(cells, grid), *_row_names(cells, grid, looks, palette)]
     paths = _paths(curves[curves["run_id"].isin(cells["run_id"])])
     for run in cells.to_dict("records"):
-        place = left + unit * (run["column"] + _GAP / 2), top + ROW * (run["row"] + 0.04), unit * (1 - _GAP)
-        drawn.append(_cell(run, place, paths, (palette, looks[str(run["arm"])]), address))
+        look = _Look(palette, looks[str(run["arm"])])
+        drawn.append(_cell(run, grid.place(run), paths, look, address))
     return tag(
         "svg",
         *drawn,
         xmlns="http://www.w3.org/2000/svg",
         width="100%",
-        height=top + rows * ROW,
+        height=grid.top + rows * ROW,
         fill=palette.text,
         font_family=FONT,
         font_size=13,
@@ -154,90 +175,175 @@ def matrix(
     )
 
 
+def _block_names(blocks: pd.DataFrame, grid: _Grid) -> Iterator[Markup]:
+    """Yield the condition of each block of columns, where there are several."""
+    if len(blocks) > 1:
+        for name, ends in blocks.iterrows():
+            yield grid.text(name, (ends.sum() + 1) / 2, y=16, font_weight=600)
+
+
+def _seed_names(cells: pd.DataFrame, grid: _Grid) -> Iterator[Markup]:
+    """Yield the seed of each column; none where an arm goes on in the next row, as a column is not one seed
+    then.
+    """
+    rows = int(cells["row"].max()) + 1
+    if rows != cells["label"].nunique():
+        return
+    is_crowded = cells["across"].iloc[0] > _NAMED
+    look: dict[str, Any] = {"y": grid.top - 10, "font_size": 12, "opacity": 0.7}
+    if is_crowded:
+        yield grid.text("seed", 0, dx=-8, **look | {"text_anchor": "end"})
+    for column, seed in cells.drop_duplicates("column")[["column", "seed"]].itertuples(index=False):
+        yield grid.text(seed if is_crowded else f"seed {seed}", column + 0.5, **look)
+
+
+def _row_names(cells: pd.DataFrame, grid: _Grid, looks: Styles, palette: Palette) -> Iterator[Markup]:
+    """Yield the name of each row behind a square of its colour."""
+    for row in cells.drop_duplicates("label").to_dict("records"):
+        lines = _lines(row["label"])
+        middle = grid.top + ROW * (row["row"] + 0.5)
+        first = middle - _LINE * (len(lines) - 1) / 2 + 4.5
+        spans = (tag("tspan", line, x=18, y=f"{first + _LINE * i:g}") for i, line in enumerate(lines))
+        is_arm = row["label"] == row["arm"]  # else the row of an algorithm, with an arm a block
+        shade = looks[str(row["arm"])].colour if is_arm else colour(str(row["algorithm"]), palette)
+        mark = tag("rect", x=2, y=f"{middle - 5:g}", width=10, height=10, fill=shade)
+        yield tag("g", tag("title", row["label"]), mark, tag("text", *spans))
+
+
 def _lines(label: object) -> list[str]:
     lines = textwrap.wrap(visible(label), _LABEL, break_on_hyphens=False) or [""]
     return [*lines[: _LINES - 1], lines[_LINES - 1] + " …"] if len(lines) > _LINES else lines
 
 
+class _Look(NamedTuple):
+    """The colours of the page, and the style of an arm."""
+
+    palette: Palette
+    style: Style
+
+
 def _cell(
-    run: Row,
-    place: tuple[float, float, float],
-    paths: Mapping[str, Any],
-    look: tuple[Palette, Style],
-    address: Address | None,
+    run: Row, place: _Place, paths: Mapping[str, "_Path"], look: _Look, address: Address | None
 ) -> Markup:
-    palette, style = look
-    left, upper, width = place  # percent, pixels, percent
+    """One run: its frame in the colour of its outcome, a few words, and its curve."""
     run_id = str(run["run_id"])
-    state = ended(run)
+    about = _about_run(run, is_link=address is not None)
+    inside = [tag("title", "\n".join(about)), _cell_frame(run, place, look.palette)]
+    for words, size, y in zip(_cell_words(run), (12, 11, 11), (15, 28, ROW * 0.92 - 5), strict=True):
+        inside.append(
+            tag("text", words, x=f"{place.left:.3f}%", dx=6, y=f"{place.upper + y:.1f}", font_size=size)
+        )
     notes = run.get("notes")
-    outcome = run["outcome"] if isinstance(run["outcome"], str) else "falling" if state == "falling" else ""
-    tone = palette.outcomes.get(outcome, palette.muted)
-    fall = fall_of(run)
-    onset = None if fall is None else fall.step
-    about = [f"{run['arm']}, seed {run['seed']}: {stands(run)}", run_id]
-    for name in ("peak_success", "final_success", "steps"):
-        about += [f"{name.replace('_', ' ')} {run[name]:.3g}"] if pd.notna(run.get(name)) else []
-    about += textwrap.wrap(reason, 60) if isinstance(reason := run.get("reason"), str) else []
-    if notes:
-        about += [f"tags: {', '.join(notes.tags)}"] * bool(notes.tags) + textwrap.wrap(notes.note, 60)
-    about += ["Click, or Enter, opens this run."] if address else []
-    ends = [
-        f"{word} {run[name]:.2f}"
-        for word, name in (("peak", "peak_success"), ("last", "last_success"))
-        if pd.notna(run.get(name))
-    ]
-    short = f"{onset:.0f}" if onset is not None else _SHORT.get(state, "")
-    told = (state, fell(run), ", ".join(ends)) if run["across"] <= _WIDE else (short, "", "")
-    box = {"x": f"{left:.3f}%", "y": f"{upper:.1f}", "width": f"{width:.3f}%", "height": f"{ROW * 0.92:.1f}"}
-    inside = [
-        tag("title", "\n".join(about)),
-        tag(
-            "rect",
-            **box,
-            rx=2,
-            fill=tone,
-            fill_opacity=0.16,
-            stroke=tone,
-            stroke_opacity=0.9,
-            stroke_width=1.4,
-            stroke_dasharray="5 3" if outcome == "falling" else "",
-        ),  # told from a collapse without a colour
-    ]
-    for words, size, y in zip(told, (12, 11, 11), (15, 28, ROW * 0.92 - 5), strict=True):
-        inside.append(tag("text", words, x=f"{left:.3f}%", dx=6, y=f"{upper + y:.1f}", font_size=size))
     if notes and (notes.note or notes.tags):
-        mark: dict[str, Any] = {
-            "x": f"{left + width:.3f}%",
-            "dx": -6,
-            "y": f"{upper + 15:.1f}",
-            "text_anchor": "end",
-        }
-        inside.append(tag("text", "✎", **mark, font_size=12))
+        inside.append(_pencil(place))
     if run_id in paths:
-        path, last = paths[run_id]
-        start, wide, floor, _ = _CURVE
-        line = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
-        dash = _DASHES.get(style.dash, "")
-        curve: dict[str, Any] = {"stroke": style.colour, "stroke_width": 1.8, "stroke_dasharray": dash}
-        lines = [tag("path", d=path, **curve, **line)]
-        if onset is not None:
-            at = f"M{start + wide * onset / last:.1f} 38V{floor + 2:g}"
-            red = palette.outcomes["collapsed"]
-            lines.insert(0, tag("path", d=at, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **line))
-        view = {
-            "viewBox": "0 0 100 100",
-            "preserveAspectRatio": "none",
-            "fill": "none",
-            "stroke_linecap": "round",
-        }
-        inside.append(tag("svg", *lines, **box, **view))
+        inside.append(_cell_curve(run, place, paths[run_id], look))
     if address is None:
         return tag("g", *inside)
     return tag("a", *inside, href=address(run_id), data_key=run_id, aria_label=" · ".join(about))
 
 
-def _paths(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
+def _onset(run: Row) -> float | None:
+    """The step after which a run fell."""
+    fall = fall_of(run)
+    return None if fall is None else fall.step
+
+
+def _outcome(run: Row) -> str:
+    """The outcome; falling also where no verdict says so yet, else nothing."""
+    if isinstance(run["outcome"], str):
+        return run["outcome"]
+    return "falling" if ended(run) == "falling" else ""
+
+
+def _about_run(run: Row, *, is_link: bool) -> list[str]:
+    """What the pointer says of a run, line by line."""
+    about = [f"{run['arm']}, seed {run['seed']}: {stands(run)}", str(run["run_id"])]
+    known = (name for name in ("peak_success", "final_success", "steps") if pd.notna(run.get(name)))
+    about += [f"{name.replace('_', ' ')} {run[name]:.3g}" for name in known]
+    reason = run.get("reason")
+    if isinstance(reason, str):
+        about += textwrap.wrap(reason, 60)
+    notes = run.get("notes")
+    if notes and notes.tags:
+        about.append(f"tags: {', '.join(notes.tags)}")
+    if notes:
+        about += textwrap.wrap(notes.note, 60)
+    if is_link:
+        about.append("Click, or Enter, opens this run.")
+    return about
+
+
+def _cell_frame(run: Row, place: _Place, palette: Palette) -> Markup:
+    outcome = _outcome(run)
+    tone = palette.outcomes.get(outcome, palette.muted)
+    return tag(
+        "rect",
+        **place.box,
+        rx=2,
+        fill=tone,
+        fill_opacity=0.16,
+        stroke=tone,
+        stroke_opacity=0.9,
+        stroke_width=1.4,
+        stroke_dasharray="5 3" if outcome == "falling" else "",  # told from a collapse without a colour
+    )
+
+
+def _cell_words(run: Row) -> Sequence[str]:
+    """Three lines of a cell: its state, its fall, peak and last success; in a narrow one a short word."""
+    state = ended(run)
+    if run["across"] > _WIDE:
+        onset = _onset(run)
+        return (f"{onset:.0f}" if onset is not None else _SHORT.get(state, ""), "", "")
+    ends = [
+        f"{word} {run[name]:.2f}"
+        for word, name in (("peak", "peak_success"), ("last", "last_success"))
+        if pd.notna(run.get(name))
+    ]
+    return (state, fell(run), ", ".join(ends))
+
+
+def _pencil(place: _Place) -> Markup:
+    """The mark of a run with notes or tags."""
+    mark: dict[str, Any] = {
+        "x": f"{place.left + place.width:.3f}%",
+        "dx": -6,
+        "y": f"{place.upper + 15:.1f}",
+        "text_anchor": "end",
+    }
+    return tag("text", "✎", **mark, font_size=12)
+
+
+def _cell_curve(run: Row, place: _Place, path: "_Path", look: _Look) -> Markup:
+    """The curve of success, over a dotted line at the onset of a fall."""
+    start, wide, floor, _ = _CURVE
+    line = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
+    dash = _DASHES.get(look.style.dash, "")
+    curve: dict[str, Any] = {"stroke": look.style.colour, "stroke_width": 1.8, "stroke_dasharray": dash}
+    lines = [tag("path", d=path.drawing, **curve, **line)]
+    onset = _onset(run)
+    if onset is not None:
+        at = f"M{start + wide * onset / path.last:.1f} 38V{floor + 2:g}"
+        red = look.palette.outcomes["collapsed"]
+        lines.insert(0, tag("path", d=at, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **line))
+    view = {
+        "viewBox": "0 0 100 100",
+        "preserveAspectRatio": "none",
+        "fill": "none",
+        "stroke_linecap": "round",
+    }
+    return tag("svg", *lines, **place.box, **view)
+
+
+class _Path(NamedTuple):
+    """The curve of a run in its cell, and the last step of the longest run."""
+
+    drawing: str
+    last: int
+
+
+def _paths(curves: pd.DataFrame) -> dict[str, _Path]:
     """Return the path of each run's success in its cell, and the last step of the longest run; NaN leaves a
     gap.
     """
@@ -246,11 +352,11 @@ def _paths(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
     last = curves["last"].clip(lower=1)
     x = (left + width * curves["x"] / last).round(1)
     y = (floor - height * curves["mean"].clip(0, 1)).round(1)
-    paths: dict[str, tuple[str, int]] = {}
+    paths: dict[str, _Path] = {}
     before = None  # the run whose line goes on; `curves` goes run by run
     for run, end, a, b in zip(curves["run_id"], last, x, y, strict=True):
         if not math.isnan(b):
-            path, _ = paths.get(run, ("", 0))
-            paths[run] = path + (f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0"), int(end)
+            begun = paths[run].drawing if run in paths else ""
+            paths[run] = _Path(begun + (f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0"), int(end))
         before = None if math.isnan(b) else run
     return paths

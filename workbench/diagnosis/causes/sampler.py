@@ -1,5 +1,7 @@
 """The sampler differs from the policy: in its log-probs, or in what it draws."""
 
+from typing import NamedTuple, Self
+
 import numpy as np
 import pandas as pd
 
@@ -47,41 +49,76 @@ def parted(log: Log) -> dict[str, Clue]:
     )
     if start is None or single:
         return {}
-    since = series[series.index >= start]
-    past = before(series, start)
-    head = float(since.iloc[:2].mean())
-    tail = float(since.iloc[-max(2, len(since) // 3) :].mean())
-    level = float(since.mean())
-    growth = tail / max(head, 1e-12)
+    gap = _Gap.since(series, start)
     sharper = _sharper(log, start)
     one_way = max(sharper, 1.0 - sharper)
-    if one_way >= 0.9 and level >= 0.01:
-        direction = (
-            "sharper (temperature below the trainer's)" if sharper > 0.5 else "flatter (temperature above it)"
-        )
-        name = "temperature"
-        confidence = 0.9 if growth < GROWTH else 0.6
-        says = f"the sampler's distribution is {direction}: of the tokens that the trainer finds likely, "
-        says += f"{100 * one_way:.0f} % differ in the same direction, by {level:.3g} nats a token on average"
-    elif growth >= GROWTH or level >= 0.05:
-        name = "stale_weights"
-        confidence = 0.9 if growth >= GROWTH else 0.6
-        says = (
-            f"the sampler disagrees with the policy that should have sampled, by {level:.3g} nats a token on"
-            " average"
-        )
-        if growth >= GROWTH:
-            says += f", and the gap has grown {growth:.1f} times since: it falls behind as the policy moves"
+    if one_way >= 0.9 and gap.level >= 0.01:
+        reading = _temperature(gap, one_way, is_sharper=sharper > 0.5)
+    elif gap.growth >= GROWTH or gap.level >= 0.05:
+        reading = _stale_weights(gap)
     else:
-        dtypes = {log.settings.get("engine.dtype"), log.settings.get("compute.dtype")}
-        configured = past is None and bool(dtypes - {None, "float32"})
-        name = "as configured" if configured else "low_precision"
-        confidence = 0.85
-        says = (
-            f"sampler and trainer disagree by {level:.2g} nats a token, to both sides and no more with time: "
-        )
-        says += "rounding, as of a sampler in lower precision"
-    return {name: Clue.since("sign", confidence, Evidence("minibatch.mismatch", start, level, past), says)}
+        reading = _low_precision(gap, log)
+    evidence = Evidence("minibatch.mismatch", start, gap.level, gap.before)
+    return {reading.cause: Clue.since("sign", reading.confidence, evidence, reading.says)}
+
+
+class _Gap(NamedTuple):
+    """The disagreement of sampler and trainer since it began, nats a token."""
+
+    level: float  # on average
+    growth: float  # its end over its beginning
+    before: float | None  # usual before
+
+    @classmethod
+    def since(cls, series: pd.Series, start: int) -> Self:
+        """The gap from step `start` on."""
+        since = series[series.index >= start]
+        head = float(since.iloc[:2].mean())
+        tail = float(since.iloc[-max(2, len(since) // 3) :].mean())
+        return cls(float(since.mean()), tail / max(head, 1e-12), before(series, start))
+
+
+class _Reading(NamedTuple):
+    """Why sampler and trainer disagree."""
+
+    cause: str
+    confidence: float
+    says: str
+
+
+def _temperature(gap: _Gap, one_way: float, *, is_sharper: bool) -> _Reading:
+    """Likely tokens differ in one direction: the sampler has another temperature."""
+    direction = (
+        "sharper (temperature below the trainer's)" if is_sharper else "flatter (temperature above it)"
+    )
+    says = (
+        f"the sampler's distribution is {direction}: of the tokens that the trainer finds likely, "
+        f"{100 * one_way:.0f} % differ in the same direction, by {gap.level:.3g} nats a token on average"
+    )
+    return _Reading("temperature", 0.9 if gap.growth < GROWTH else 0.6, says)
+
+
+def _stale_weights(gap: _Gap) -> _Reading:
+    """The gap is wide, or grows: the sampler has earlier weights."""
+    says = (
+        f"the sampler disagrees with the policy that should have sampled, by {gap.level:.3g} nats a token on"
+        " average"
+    )
+    if gap.growth < GROWTH:
+        return _Reading("stale_weights", 0.6, says)
+    grown = f", and the gap has grown {gap.growth:.1f} times since: it falls behind as the policy moves"
+    return _Reading("stale_weights", 0.9, says + grown)
+
+
+def _low_precision(gap: _Gap, log: Log) -> _Reading:
+    """The gap is small and to both sides: rounding, which the settings may ask for."""
+    dtypes = {log.settings.get("engine.dtype"), log.settings.get("compute.dtype")}
+    is_configured = gap.before is None and bool(dtypes - {None, "float32"})
+    says = (
+        f"sampler and trainer disagree by {gap.level:.2g} nats a token, to both sides and no more with time: "
+        "rounding, as of a sampler in lower precision"
+    )
+    return _Reading("as configured" if is_configured else "low_precision", 0.85, says)
 
 
 def _rises(series: pd.Series, floor: float) -> int | None:
@@ -101,13 +138,18 @@ def _sharper(log: Log, start: int) -> float:
     rows = frame[(frame["step"] >= start) & ~frame["step"].isin(log.rescored)]
     if rows.empty:
         return 0.5
-    old, behaviour, trained = (np.concatenate([np.asarray(x, float) for x in rows[name]]) for name in names)
+    old, behaviour, trained = (_joined(rows[name]) for name in names)
     known = np.isfinite(old) & np.isfinite(behaviour) & (trained > 0)
     difference = (behaviour - old)[known]
     old = old[known]
     confident = difference[(old > np.log(0.5)) & (np.abs(difference) > batch.NOISE)]
     few = len(old) < 50 or difference.std() == 0 or len(confident) <= 20
     return 0.5 if few else float((confident > 0).mean())
+
+
+def _joined(transcripts: pd.Series) -> np.ndarray:
+    """The values of all transcripts, one after the other."""
+    return np.concatenate([np.asarray(values, float) for values in transcripts])
 
 
 @cause(
@@ -240,14 +282,31 @@ def _of_transcripts(log: Log) -> Clue | None:
     if log.settings.get("record.tokens") == 1:
         # the only transcript of a step is the one that weighs most in its gradient: its tokens are rare
         return None
+    cut = _best_cut(_surprise(log))
+    if cut is None or abs(cut.score) < HIDDEN:
+        return None
+    way = "rarer (temperature above the trainer's)"
+    if cut.score <= 0:
+        way = "likelier (temperature below it)"
+    says = (
+        f"the sampled tokens are {way} than the log-probs allow that come with them: -log p exceeds the"
+        f" entropy by {cut.level:.3g} nats a token, where {cut.usual:.3g} was usual ({abs(cut.score):.1f}"
+        " standard errors); both sides agree about the tokens, so no ratio shows it"
+    )
+    evidence = Evidence("token.log_prob_behaviour", cut.step, float(cut.level), float(cut.usual))
+    return Clue.since("sign", 0.8, evidence, says)
+
+
+def _surprise(log: Log) -> pd.DataFrame:
+    """Mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's."""
     names = ("log_prob_behaviour", "entropy", "trained")
+    transcripts = log.transcripts(*names, "log_prob")
+    if transcripts.empty:
+        transcripts = log.transcripts(*names).assign(log_prob=None)
+    transcripts = transcripts[~transcripts["step"].isin(log.rescored)]
     rows = []
-    kept = log.transcripts(*names, "log_prob")
-    if kept.empty:
-        kept = log.transcripts(*names).assign(log_prob=None)
-    kept = kept[~kept["step"].isin(log.rescored)]
     for step, drawn, entropy, trained, now in zip(
-        *(kept[name] for name in ("step", *names, "log_prob")), strict=True
+        *(transcripts[name] for name in ("step", *names, "log_prob")), strict=True
     ):
         mask = np.asarray(trained, bool)
         log_prob = np.asarray(drawn, float)[mask]
@@ -255,34 +314,30 @@ def _of_transcripts(log: Log) -> Clue | None:
         moved = np.ma.masked_invalid([0.0] if now is None else np.asarray(now, float)[mask] - log_prob)
         if excess.count() and moved.count() and np.abs(moved.compressed()).mean() <= AGREE:
             rows.append((int(step), float(excess.compressed().mean())))
-    # Mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's.
-    surprise = pd.DataFrame(rows, columns=["step", "excess"])
-    # the best of all places to cut the run in two
-    best = 0.0
-    cut = None
+    return pd.DataFrame(rows, columns=["step", "excess"])
+
+
+class _Cut(NamedTuple):
+    """A step at which the surprise of the tokens changes, nats a token."""
+
+    score: float  # rise in standard errors
+    step: int
+    usual: float  # before
+    level: float  # from the step on
+
+
+def _best_cut(surprise: pd.DataFrame) -> _Cut | None:
+    """The best of all places to cut the run in two; None where it is too short for any."""
+    best = None
     for at in np.unique(surprise["step"])[FEWEST:-FEWEST]:
         late = surprise["step"] >= at
         past = surprise.loc[~late, "excess"]
         since = surprise.loc[late, "excess"]
         error = np.hypot(past.std() / np.sqrt(len(past)), since.std() / np.sqrt(len(since)))
         score = float((since.mean() - past.mean()) / max(error, 1e-9))
-        if cut is None or abs(score) > abs(best):
-            best = score
-            cut = (int(at), past.mean(), since.mean())
-    if cut is None or abs(best) < HIDDEN:
-        return None
-    at, usual, level = cut
-    way = "rarer (temperature above the trainer's)" if best > 0 else "likelier (temperature below it)"
-    says = (
-        f"the sampled tokens are {way} than the log-probs allow that come with them: -log p exceeds the"
-        " entropy by "
-    )
-    says += (
-        f"{level:.3g} nats a token, where {usual:.3g} was usual ({abs(best):.1f} standard errors); both"
-        " sides "
-    )
-    shown = Evidence("token.log_prob_behaviour", at, float(level), float(usual))
-    return Clue.since("sign", 0.8, shown, f"{says}agree about the tokens, so no ratio shows it")
+        if best is None or abs(score) > abs(best.score):
+            best = _Cut(score, int(at), past.mean(), since.mean())
+    return best
 
 
 low_precision = among(

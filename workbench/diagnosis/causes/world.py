@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sorl.diagnosis.changepoint import Evidence, before, first
-from sorl.diagnosis.finding import Clue, Grade, among, cause, sql
+from sorl.diagnosis.finding import Clue, among, cause, sql
 from sorl.diagnosis.log import Log
 
 SHIFTS = 8  # rows by which rewards may be off
@@ -27,80 +27,112 @@ def paid(log: Log) -> dict[str, Clue]:
     A trajectory is paid if its reward is above half of the range of rewards. An answer after valid turns is
     formed.
     """
-    frame = log.table("trajectory")
     if log.settings.get("world.reward", "em") != "em":
         return {}  # a graded reward differs from exact match by design
-    rows = frame[frame["reward"].notna() & frame["success"].notna()]
-    answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
-    formed = answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
-    rows = rows[["step", "trajectory", "reward"]].assign(
-        paid=rows["reward"] > (rows["reward"].min() + rows["reward"].max()) / 2,
-        success=rows["success"].astype(bool),
-        answered=answered,
-        formed=formed,
-    )
+    rows = _paid_rows(log.table("trajectory"))
     share = (rows["paid"] != rows["success"]).groupby(rows["step"]).mean()
     if (share > FEW).mean() < 0.05 or not (share > FEW).any():
         return {}
     step = int(share.index[share > FEW][0])
     rows = rows[rows["step"] >= step]
-    wrong = rows[rows["paid"] != rows["success"]]
-    off = float((rows["paid"] != rows["success"]).mean())
-    found: dict[str, Clue] = {}
+    clues = _format_clue(rows, step) | _sign_clue(rows, step)
+    return clues or _shift_clue(rows, step) or _noise_clue(rows, step)
 
-    def add(
-        name: str, grade: Grade, sure: float, value: float, usual: float, says: str, shown: pd.DataFrame
-    ) -> None:
-        here = shown[shown["step"] == step]["trajectory"]
-        example = None if here.empty else int(here.iloc[0])
-        found[name] = Clue.since(
-            grade, sure, Evidence("trajectory.reward", step, value, usual), says, example
-        )
 
+def _paid_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """The trajectories whose reward and success are known, with what was paid and what was answered."""
+    rows = frame[frame["reward"].notna() & frame["success"].notna()]
+    answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
+    formed = answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
+    return rows[["step", "trajectory", "reward"]].assign(
+        paid=rows["reward"] > (rows["reward"].min() + rows["reward"].max()) / 2,
+        success=rows["success"].astype(bool),
+        answered=answered,
+        formed=formed,
+    )
+
+
+def _wrongly_paid(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["paid"] != rows["success"]]
+
+
+def _reward_evidence(step: int, value: float, usual: float) -> Evidence:
+    return Evidence("trajectory.reward", step, value, usual)
+
+
+def _example(rows: pd.DataFrame, step: int) -> int | None:
+    """The first trajectory of the step among the rows."""
+    of_step = rows[rows["step"] == step]["trajectory"]
+    return None if of_step.empty else int(of_step.iloc[0])
+
+
+def _format_clue(rows: pd.DataFrame, step: int) -> dict[str, Clue]:
+    """The reward pays for the form of an answer: it agrees with it, and wrong answers of it are paid."""
     agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
     failed = rows[~rows["success"] & rows[form]]
-    if agree >= 0.9 and len(failed) and failed["paid"].mean() >= 0.9:
-        what = "an answer" if form == "answered" else "an answer after valid turns"
-        says = (
-            f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
-        )
-        says += f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid"
-        means = float(rows["paid"].mean()), float(rows["success"].mean())
-        add("reward_format", "sign", 0.93, *means, says, failed[failed["paid"]])
+    if not (agree >= 0.9 and len(failed) and failed["paid"].mean() >= 0.9):
+        return {}
+    what = "an answer" if form == "answered" else "an answer after valid turns"
+    says = (
+        f"the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the rewards, and "
+        f"{100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid"
+    )
+    evidence = _reward_evidence(step, float(rows["paid"].mean()), float(rows["success"].mean()))
+    example = _example(failed[failed["paid"]], step)
+    return {"reward_format": Clue.since("sign", 0.93, evidence, says, example)}
+
+
+def _sign_clue(rows: pd.DataFrame, step: int) -> dict[str, Clue]:
+    """The reward has the wrong sign: it falls with success."""
     won = rows[rows["success"]]
     lost = rows[~rows["success"]]
-    if len(won) and len(lost) and not rows["reward"].corr(rows["success"].astype(float)) > -0.8:
-        mean = float(won["reward"].mean())
-        usual = float(lost["reward"].mean())
-        says = (
-            f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong"
-            " sign"
-        )
-        add("reward_inverted", "proof", 0.96, mean, usual, says, wrong)
-    if found:
-        return found
-    steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
-    agreement = {
-        k: float(np.mean([(np.roll(won, k) == paid).mean() for won, paid in steps]))
-        for k in range(-SHIFTS, SHIFTS + 1)
-        if k
-    }
+    if not len(won) or not len(lost) or rows["reward"].corr(rows["success"].astype(float)) > -0.8:
+        return {}
+    mean = float(won["reward"].mean())
+    usual = float(lost["reward"].mean())
+    says = f"a failure is paid {usual:.2g} and a success {mean:.2g} on average: the reward has the wrong sign"
+    evidence = _reward_evidence(step, mean, usual)
+    example = _example(_wrongly_paid(rows), step)
+    return {"reward_inverted": Clue.since("proof", 0.96, evidence, says, example)}
+
+
+def _shift_clue(rows: pd.DataFrame, step: int) -> dict[str, Clue]:
+    """The rewards are those of other trajectories: so many rows further they agree with success."""
+    agreement = {k: _agreement(rows, k) for k in range(-SHIFTS, SHIFTS + 1) if k}
     rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
-    if agreement[rows_off] >= 0.98:
-        side = "before" if rows_off > 0 else "after"
-        says = f"the rewards are those of other trajectories, {abs(rows_off)} rows {side}"
-        says += f": so read, {100 * agreement[rows_off]:.0f} % of them are right"
-        add(
-            "reward_shifted", "proof", 0.96, float((rows["paid"] == rows["success"]).mean()), 1.0, says, wrong
-        )
-        return found
+    if agreement[rows_off] < 0.98:
+        return {}
+    side = "before" if rows_off > 0 else "after"
+    says = (
+        f"the rewards are those of other trajectories, {abs(rows_off)} rows {side}"
+        f": so read, {100 * agreement[rows_off]:.0f} % of them are right"
+    )
+    evidence = _reward_evidence(step, float((rows["paid"] == rows["success"]).mean()), 1.0)
+    example = _example(_wrongly_paid(rows), step)
+    return {"reward_shifted": Clue.since("proof", 0.96, evidence, says, example)}
+
+
+def _agreement(rows: pd.DataFrame, rows_off: int) -> float:
+    """Share of the trajectories of a step whose reward is the success of the one `rows_off` rows before."""
+    shares = [
+        (np.roll(part["success"].to_numpy(), rows_off) == part["paid"].to_numpy()).mean()
+        for _, part in rows.groupby("step")
+    ]
+    return float(np.mean(shares))
+
+
+def _noise_clue(rows: pd.DataFrame, step: int) -> dict[str, Clue]:
+    """Rewards go to trajectories that did not earn them, in no way that is known."""
+    won = rows[rows["success"]]
+    lost = rows[~rows["success"]]
+    off = float((rows["paid"] != rows["success"]).mean())
     says = (
         f"the reward of {100 * off:.0f} % of the trajectories is not their success:"
         f" {100 * lost['paid'].mean():.0f}"
+        f" % of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not"
     )
-    says += f" % of the failures are paid, {100 * (~won['paid']).mean():.0f} % of the successes are not"
-    add("reward_noise", "sign", 0.9, 1 - off, 1.0, says, wrong)
-    return found
+    example = _example(_wrongly_paid(rows), step)
+    return {"reward_noise": Clue.since("sign", 0.9, _reward_evidence(step, 1 - off, 1.0), says, example)}
 
 
 reward_format = among(

@@ -170,8 +170,17 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
         raise InputError(
             f"fault.kind '{name}' concerns no single turn; delete fault.turn, or use one of: {able}"
         )
+    for reason, holds in _lacks(run, algorithm, kind).items():
+        if holds:
+            raise InputError(f"fault.kind '{name}' concerns {kind.concerns}: {reason}")
+
+
+def _lacks(run: RunSettings, algorithm: Algorithm, kind: Kind) -> dict[str, bool]:
+    """Why a fault cannot happen to a run, each with whether it is so."""
+    assert run.fault is not None
+    name = run.fault.kind
     micro_batches = run.learn.micro_batch or run.compute.micro_batch_tokens
-    lacks = {
+    return {
         f"{algorithm.name} has no critic": kind.needs == "critic" and not algorithm.critic,
         f"{algorithm.name} compares nothing inside prompt groups": (
             kind.needs == "groups" and algorithm.group_size <= 1
@@ -194,6 +203,3 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
         "a micro-batch leaves out the padding beyond its longest row; "
         "unset learn.micro_batch and compute's": (name == "padding_leak" and bool(micro_batches)),
     }
-    for reason, holds in lacks.items():
-        if holds:
-            raise InputError(f"fault.kind '{name}' concerns {kind.concerns}: {reason}")
