@@ -392,7 +392,9 @@ def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
     """Return the points of all panels, a row a point, for the export: lines of arms, and seeds that are drawn
     alone.
     """
-    both = ((p, part) for p in panels for part in (p.data, p.seeds) if part is not None)
+    both = []
+    for panel in panels:
+        both += [(panel, part) for part in (panel.data, panel.seeds) if part is not None]
     every = pd.concat([part.assign(diagnostic=p.name, unit=p.unit) for p, part in both])
     return every.drop(columns=["run", "bucket", "piece"], errors="ignore")
 

@@ -47,7 +47,7 @@ def table_html(header: Sequence[object], rows: Iterable[Sequence[object]], css: 
     names = (name if isinstance(name, tuple) else (name, "") for name in header)
     # a heading without words would be read aloud as an empty one
     head = tag("tr", *(tag("th" if name else "td", name, title=tip) for name, tip in names))
-    body = (tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
+    body = (_table_row(row) for row in rows)
     return tag("div", tag("table", head, *body, css=f"sorl-table {css}".strip()), css="sorl-scroll")
 
 
@@ -134,3 +134,7 @@ def times(factor: float) -> str:
 def percent(share: float) -> str:
     """Write a share to the percent; a share above 0 is never "0 %"."""
     return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def _table_row(cells: Iterable[object]) -> Markup:
+    return tag("tr", *(tag("td", cell) for cell in cells))

@@ -2,9 +2,9 @@
 stable regions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from typer import Argument, Context, Option
 
@@ -19,6 +19,8 @@ from sorl.store.reader import Reader
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sorl.analysis.region import Landscape
 
 
 def compare(
@@ -35,10 +37,8 @@ def compare(
     Forks are compared within their parents as well.
     """
     from sorl.analysis import compare as arms
-    from sorl.analysis import forks
     from sorl.analysis.region import region_file
     from sorl.analysis.runs import runs as runs_in
-    from sorl.analysis.survival import observed
 
     name = experiment_of(experiment)
     reader = current(ctx.obj)
@@ -50,9 +50,7 @@ def compare(
         known = f"its arms: {'; '.join(names)}"
         raise InputError(f"--against '{against}': {name} has no such arm{nearest(against, names)}; {known}")
     if export is not None:
-        rows = observed(each).drop(columns="recovered")
-        with writing(export, f"{len(rows)} runs"):
-            rows.assign(event=rows["event"].astype(int)).to_csv(export, index=False)
+        _export(each, export)
     if searched:
         show_region(reader, name, form, against)
         return
@@ -61,6 +59,23 @@ def compare(
     if form in ("csv", "json"):
         show(frame, form)
         return
+    _show_comparison(reader, each, frame, form)
+
+
+def _export(each: "pd.DataFrame", file: Path) -> None:
+    """Write each run's time to collapse or censoring."""
+    from sorl.analysis.survival import observed
+
+    rows = observed(each).drop(columns="recovered")
+    with writing(file, f"{len(rows)} runs"):
+        rows.assign(event=rows["event"].astype(int)).to_csv(file, index=False)
+
+
+def _show_comparison(reader: Reader, each: "pd.DataFrame", frame: "pd.DataFrame", form: str) -> None:
+    """Print the tables of a comparison, and what they say; `each` are the runs, `frame` the arms."""
+    from sorl.analysis import compare as arms
+    from sorl.analysis import forks
+
     show(arms.readable(frame), form)
     pairs = arms.against_reference(frame)
     corrected = ", p-values also with Holm's correction" if len(pairs) > 1 else ""
@@ -81,8 +96,8 @@ def compare(
             _heading(title, form)
             show(part, form)
     if form != "latex":
-        said = [forks.sentence(children), forks.ABOUT] if len(children) else []
-        echo("\n" + "\n".join([*said, arms.answer(frame), *arms.reading(frame)]))
+        about_forks = [forks.sentence(children), forks.ABOUT] if len(children) else []
+        echo("\n" + "\n".join([*about_forks, arms.answer(frame), *arms.reading(frame)]))
         tell(unfair(reader, each))
 
 
@@ -132,37 +147,64 @@ def tell(findings: Iterable[fairness.Finding], err: bool = False) -> None:
 
 def show_region(reader: Reader, experiment: str, form: str = "table", against: str | None = None) -> None:
     """Print areas and boundaries by both readings of survival; csv and json hold every bare number."""
-    import pandas as pd
-
-    from sorl.analysis import region, region_words
+    from sorl.analysis import region
     from sorl.analysis.runs import KEPT
 
-    found = region.landscape(reader, experiment)
-    both = [found, found.read_as(KEPT)]
-    series = [region.by_series(one, against) for one in both]
-    columns = [region.by_column(one) for one in both]
+    landscape = region.landscape(reader, experiment)
+    readings = [_RegionReading.of(each, against) for each in (landscape, landscape.read_as(KEPT))]
     if form in ("json", "csv"):
-        tables = {"series": series, "columns": columns, "points": [region.by_point(one) for one in both]}
-        parts = {
-            name: pd.concat(
-                [frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)]
-            )
-            for name, frames in tables.items()
-        }
-        if form == "json":
-            echo(document({name: records(*plain(frame)) for name, frame in parts.items()}), nl=False)
-            return
-        keys = ["series", "slice", "survival"]
-        show(parts["columns"].merge(parts["series"], on=keys, suffixes=("", "_in_all")), form)
+        _show_region_numbers(readings, form)
+    else:
+        _show_region_tables(readings, form)
+
+
+class _RegionReading(NamedTuple):
+    """A region by one reading of survival, and its tables."""
+
+    landscape: "Landscape"
+    series: "pd.DataFrame"
+    columns: "pd.DataFrame"
+
+    @classmethod
+    def of(cls, landscape: "Landscape", against: str | None) -> Self:
+        """The reading with its tables; areas are compared with that of `against`."""
+        from sorl.analysis import region
+
+        return cls(landscape, region.by_series(landscape, against), region.by_column(landscape))
+
+
+def _show_region_numbers(readings: Sequence[_RegionReading], form: str) -> None:
+    import pandas as pd
+
+    from sorl.analysis import region
+
+    survivals = [reading.landscape.survival for reading in readings]
+
+    def joined(frames: "list[pd.DataFrame]") -> "pd.DataFrame":
+        pairs = zip(survivals, frames, strict=True)
+        return pd.concat([frame.assign(survival=survival) for survival, frame in pairs])
+
+    series = joined([reading.series for reading in readings])
+    columns = joined([reading.columns for reading in readings])
+    if form == "json":
+        points = joined([region.by_point(reading.landscape) for reading in readings])
+        parts = {"series": series, "columns": columns, "points": points}
+        echo(document({name: records(*plain(frame)) for name, frame in parts.items()}), nl=False)
         return
-    for one, sizes, edges in zip(both, series, columns, strict=True):
-        _heading(f"Stable area, {one.survival}", form)
+    keys = ["series", "slice", "survival"]
+    show(columns.merge(series, on=keys, suffixes=("", "_in_all")), form)
+
+
+def _show_region_tables(readings: Sequence[_RegionReading], form: str) -> None:
+    from sorl.analysis import region_words
+
+    for landscape, sizes, edges in readings:
+        _heading(f"Stable area, {landscape.survival}", form)
         show(region_words.readable_series(sizes), form)
-        ends = region_words.FALLS[one.survival]
-        _heading(f"Boundary: {one.settings.along} at which half of the runs {ends}, by {one.across}", form)
+        ends = region_words.FALLS[landscape.survival]
+        along = landscape.settings.along
+        _heading(f"Boundary: {along} at which half of the runs {ends}, by {landscape.across}", form)
         show(region_words.readable_columns(edges), form)
     if form != "latex":
-        (first, *basis), (second, *_) = (
-            region_words.answer(*parts) for parts in zip(both, series, columns, strict=True)
-        )
+        (first, *basis), (second, *_) = (region_words.answer(*reading) for reading in readings)
         echo("\n" + "\n".join([first, second, *basis]))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,7 +93,8 @@ def diagnose(
         if beginning and not whole.startswith(f"{beginning}\n"):
             whole = f"After the audit: {whole}"
         echo(whole.removeprefix(f"{beginning}\n") if beginning else whole)
-    severities = [finding.severity for answer in answers for finding in answer.diagnosis.findings]
+    findings = chain.from_iterable(answer.diagnosis.findings for answer in answers)
+    severities = [finding.severity for finding in findings]
     is_alarming = fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities)
     if is_alarming or (failures and not answers):
         raise Exit(1)
@@ -239,7 +241,8 @@ def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
     broken = [check for check in checks if check.violated]
     if not broken:
         known = {check.identity for check in checks if not check.missing}
-        lacking = [name for name in IDENTITIES if name in {c.identity for c in checks} - known]
+        unknown = {check.identity for check in checks} - known
+        lacking = [name for name in IDENTITIES if name in unknown]
         unchecked = f"; not checked: {', '.join(lacking)}" if lacking else ""
         return [
             (

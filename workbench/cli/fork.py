@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain, product
 from pathlib import Path
@@ -45,6 +45,8 @@ from sorl.store.segments import held
 from sorl.store.text import visible
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sorl.diagnosis.finding import Cause, Diagnosis
 
 # Name -> what a child of this arm changes: a value, or a function of the parent's.
@@ -131,16 +133,16 @@ def fork(
     left_out: list[str] = []
     for place, parent in product(at, parents):
         try:
-            children = forkable(ctx.obj, parent, place)
-            changes = arms_of(arms or (), file, children.settings, left_out if whole else None)
-            grids.setdefault(place, []).append(grid_of(ctx.obj, children, changes, draws, steps))
+            wanted = forkable(ctx.obj, parent, place)
+            changes = arms_of(arms or (), file, wanted.settings, left_out if whole else None)
+            grids.setdefault(place, []).append(grid_of(ctx.obj, wanted, changes, draws, steps))
         except InputError as error:
             if not whole:
                 raise
             left_out.append(f"{place}: {error}")
     for reason in dict.fromkeys(left_out):
         note(f"left out, {reason}")
-    cells = [cell for grid in chain.from_iterable(grids.values()) for cell in grid.cells]
+    cells = _cells_of(chain.from_iterable(grids.values()))
     if not cells:
         raise InputError(f"no run of '{run}' can be forked there")
     if plan:
@@ -150,26 +152,47 @@ def fork(
         return
     for grid in chain.from_iterable(grids.values()):
         train(ctx.obj, grid, workers)
-    told = forks.children(current(ctx.obj))
-    rows = []
-    for place, found in grids.items():
-        mine = told[told["run_id"].isin([cell.run_id for grid in found for cell in grid.cells])]
-        table = forks.table(mine)
-        rows += [{"at": place} | row for row in table.to_dict("records")]
-        if form == "table":
-            from_steps = ", ".join(map(str, sorted(mine["forked_at"].unique())))
-            whose = parents[0] if len(found) == 1 else f"{len(found)} runs"
-            echo(f"\nForks of {whose} at {place}, from step {from_steps} on")
-            show(table)
-            echo(f"\n{forks.sentence(mine)}\n")
+    children = forks.children(current(ctx.obj))
+    by_place = {place: _of_grids(children, of_place) for place, of_place in grids.items()}
     if form == "json":
-        echo(document(rows), nl=False)
+        echo(document(_effects_by_place(by_place)), nl=False)
         return
+    for place, of_place in grids.items():
+        whose = parents[0] if len(of_place) == 1 else f"{len(of_place)} runs"
+        _show_effects(by_place[place], f"{whose} at {place}")
     note(forks.ABOUT)
     fork_of = cells[0].settings.fork
     assert fork_of is not None
     where = urlencode({"experiment": fork_of.experiment, "run": parents[0]})
     echo(f"The tree of {parents[0]}: sorl app, then /run?{where}")
+
+
+def _cells_of(grids: Iterable[Grid]) -> list[Cell]:
+    return list(chain.from_iterable(grid.cells for grid in grids))
+
+
+def _of_grids(children: pd.DataFrame, grids: Iterable[Grid]) -> pd.DataFrame:
+    """The children that these grids train."""
+    return children[children["run_id"].isin([cell.run_id for cell in _cells_of(grids)])]
+
+
+def _effects_by_place(by_place: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
+    """The effects of the arms for JSON, with the place of the fork in each row."""
+    from sorl.analysis import forks
+
+    rows = list[dict[Any, Any]]()
+    for place, children in by_place.items():
+        rows += [{"at": place} | row for row in forks.table(children).to_dict("records")]
+    return rows
+
+
+def _show_effects(children: pd.DataFrame, title: str) -> None:
+    from sorl.analysis import forks
+
+    from_steps = ", ".join(map(str, sorted(children["forked_at"].unique())))
+    echo(f"\nForks of {title}, from step {from_steps} on")
+    show(forks.table(children))
+    echo(f"\n{forks.sentence(children)}\n")
 
 
 def _show_plan(

@@ -1,10 +1,10 @@
 """`sorl plan FILE.toml`: the cells of a grid, what sets them apart, how long they take; nothing runs."""
 
-import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer import Context, Option
 
@@ -13,7 +13,7 @@ from sorl.cli.compare import tell
 from sorl.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING, workers_option
 from sorl.cli.tables import document, echo, show
 from sorl.grid import config, fairness
-from sorl.grid.cell import algorithm_label, choices, differing, duration, short, time_of
+from sorl.grid.cell import Cell, algorithm_label, choices, differing, duration, short, time_of
 from sorl.grid.config import Grid
 from sorl.grid.folder import History, edits, folder_of, last_row, refuse_unsafe, status_of
 from sorl.grid.search import Region, usual
@@ -63,10 +63,14 @@ def plan_of(
     names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
     status = _states(grid, runs)
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
+
+    def attributes(cell: Cell) -> dict[str, Any]:
+        return {name: getattr(cell, name) for name in names}
+
     return {
         "experiment": grid.experiment,
         "question": grid.question,
-        "cells": [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells],
+        "cells": [attributes(cell) | {"status": status[cell.run_id]} for cell in grid.cells],
         "settings": differing({cell.arm: cell.settings for cell in grid.cells}),
         "slots": _slots(grid),
         "guard": [finding.as_dict() for finding in fairness.planned(grid.cells)],
@@ -92,24 +96,10 @@ def describe(
         return
     status = _states(grid, runs)
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
-    settings = differing({cell.arm: cell.settings for cell in grid.cells})
     slots = _slots(grid)
     time = time_of(left, runs, workers)
     echo(f"{grid.experiment}: {grid.question}\n")
-    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
-    rows = []
-    for arm in grid.arms:
-        mine = [cell for cell in grid.cells if cell.arm == arm]
-        finished = sum(status[cell.run_id] == "finished" for cell in mine)
-        row = {
-            "arm": arm,
-            "kind": "control" if mine[0].control else "crossed",
-            "algorithm": mine[0].algorithm,
-            "seeds": " ".join(str(cell.seed) for cell in mine),
-            "finished": f"{finished}/{len(mine)}",
-        }
-        rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
-    show(rows, form)
+    show(_arm_rows(grid, status), form)
     if slots:
         echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
@@ -125,6 +115,25 @@ def describe(
         echo(f"Later: {waiting}.")
 
 
+def _arm_rows(grid: Grid, status: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row an arm, with the settings in which the arms differ."""
+    settings = differing({cell.arm: cell.settings for cell in grid.cells})
+    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
+    rows = []
+    for arm in grid.arms:
+        mine = [cell for cell in grid.cells if cell.arm == arm]
+        finished = sum(status[cell.run_id] == "finished" for cell in mine)
+        row = {
+            "arm": arm,
+            "kind": "control" if mine[0].control else "crossed",
+            "algorithm": mine[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in mine),
+            "finished": f"{finished}/{len(mine)}",
+        }
+        rows.append(row | {short(key): in_words(values[arm]) for key, values in settings.items()})
+    return rows
+
+
 def _slots(grid: Grid) -> list[dict[str, str]]:
     """Return a row for each slot in which algorithms differ, its choice in each of them."""
     algorithms = {}
@@ -132,25 +141,40 @@ def _slots(grid: Grid) -> list[dict[str, str]]:
         slots = f" + slots {json.dumps(cell.settings.slots)}" if cell.settings.slots else ""
         algorithms[algorithm_label(cell.settings.algorithm) + slots] = cell.resolved
     first, *others = algorithms.values()
-    differing_slots = dict.fromkeys(slot for other in others for slot in differences(first, other))
-    lines = {slot: choices([getattr(one, slot) for one in algorithms.values()]) for slot in differing_slots}
+    differing_slots = dict.fromkeys(chain.from_iterable(differences(first, other) for other in others))
+    lines = {}
+    for slot in differing_slots:
+        lines[slot] = choices([getattr(algorithm, slot) for algorithm in algorithms.values()])
     return [{"slot": slot} | dict(zip(algorithms, line, strict=True)) for slot, line in lines.items()]
+
+
+class _SearchRuns(NamedTuple):
+    """How many runs a search has done, starts now, and comes to."""
+
+    done: int
+    now: int
+    expected: int
+    most: int
+    full_grid: int
+
+    @property
+    def left(self) -> int:
+        """Runs that are still to be trained, as far as can be said."""
+        return max(self.now, self.expected - self.done) if self.now else 0
+
+
+def _count_runs(region: Region) -> _SearchRuns:
+    everything = region.everything
+    most = min(everything, region.settings.runs or everything)
+    expected = min(most, round(usual(region.neighbours, region.rule) * len(region.series)))
+    return _SearchRuns(len(region.progress.done), len(region.progress.now), expected, most, everything)
 
 
 def describe_search(grid: Grid, region: Region, runs: Path, workers: int | None, form: str) -> None:
     """Print the plan of a search: what is searched, its runs, their time."""
-    progress = region.progress
-    rule = region.rule
-    along = region.settings.along
-    values = region.settings.lattice
-    everything = region.everything
-    done = len(progress.done)
-    now = len(progress.now)
-    most = min(everything, region.settings.runs or everything)
-    expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
-    left = max(now, expected - done) if now else 0
+    counts = _count_runs(region)
     time = time_of(grid.cells, runs, workers)
-    time = time._replace(seconds=time.seconds / len(grid.cells) * left)
+    time = time._replace(seconds=time.seconds / len(grid.cells) * counts.left)
     if form == "json":
         whole = {
             "experiment": grid.experiment,
@@ -158,33 +182,57 @@ def describe_search(grid: Grid, region: Region, runs: Path, workers: int | None,
             "kind": "region",
             "arms": [arm.label for arm in region.series],
             "columns": list(region.columns),
-            "along": along,
-            "values": list(values),
-            "runs": {"done": done, "now": now, "expected": expected, "most": most, "full_grid": everything},
+            "along": region.settings.along,
+            "values": list(region.settings.lattice),
+            "runs": counts._asdict(),
             "estimate": time.as_dict(),
         }
         echo(document(whole), nl=False)
         return
     echo(f"{grid.experiment}: {grid.question}\n")
-    names = [", ".join(f"{short(key)} {c[key]:g}" for key in reversed(c)) or "runs" for c in region.columns]
-    rows = [{"arm": arm.label, "kind": "control" if arm.control else "crossed"} for arm in region.series]
-    for (i, row), (j, name) in itertools.product(enumerate(rows), enumerate(names)):
-        ended, begun = (
-            sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now)
-        )
-        row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
-    show(rows, form)
-    seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
-    seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else seeds
-    listed = ", ".join(f"{value:g}" for value in values)
-    echo(f"\n{along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}.")
+    show(_search_rows(region), form)
+    echo(f"\n{_searched_values(region)}")
     if all(cell.settings.stop.after_collapse is None for cell in grid.cells):
         echo("Note: stop.after_collapse is off, so collapsed runs train on to their last iteration.")
-    many = f"At most {most} runs, usually about {expected} (the full grid has {everything})"
-    echo(f"{many}; {done} are finished.{'' if now else ' ' + state(region)}")
-    if left:
+    many = f"At most {counts.most} runs, usually about {counts.expected}"
+    many += f" (the full grid has {counts.full_grid})"
+    echo(f"{many}; {counts.done} are finished.{'' if counts.now else ' ' + state(region)}")
+    if counts.left:
         pace = f"{time.workers} at a time, less where runs stop at their collapse ({time.basis})"
         echo(f"About {duration(time.seconds)}, {pace}")
+
+
+def _search_rows(region: Region) -> list[dict[str, str]]:
+    """A row an arm: in each column how many runs are done and begin now."""
+    rows = []
+    for i, arm in enumerate(region.series):
+        row = {"arm": arm.label, "kind": "control" if arm.control else "crossed"}
+        for j, column in enumerate(region.columns):
+            ended = _count_in(region.progress.done, i, j)
+            begun = _count_in(region.progress.now, i, j)
+            row[_column_name(column)] = f"{ended} done" + (f", {begun} now" if begun else "")
+        rows.append(row)
+    return rows
+
+
+def _column_name(column: Mapping[str, float]) -> str:
+    return ", ".join(f"{short(key)} {column[key]:g}" for key in reversed([*column])) or "runs"
+
+
+def _count_in(trials: Iterable[Any], arm: int, column: int) -> int:
+    """How many trials an arm has in a column."""
+    return sum((trial.arm, trial.column) == (arm, column) for trial in trials)
+
+
+def _searched_values(region: Region) -> str:
+    rule = region.rule
+    values = region.settings.lattice
+    seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
+    if rule.full:
+        seeds = f'{rule.seeds} seeds everywhere (search = "full")'
+    listed = ", ".join(f"{value:g}" for value in values)
+    along = region.settings.along
+    return f"{along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}."
 
 
 def state(region: Region) -> str:

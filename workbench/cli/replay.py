@@ -1,9 +1,9 @@
 """`sorl replay`: run a stored batch through several algorithms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typer import Argument, Context, Option
 
@@ -18,6 +18,10 @@ from sorl.replay import tables
 from sorl.replay.tables import Replay, Rows
 from sorl.spec import Column, InputError
 from sorl.store import batches
+from sorl.store.batches import StoredBatch
+
+if TYPE_CHECKING:
+    import torch
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
@@ -113,13 +117,8 @@ def replay(
     reason.
     """
     corrections = corrections or table in CORRECTION_TABLES
-    known_tables = CORRECTION_TABLES if corrections else TABLES
-    if table is not None and table not in known_tables:
-        raise InputError(f"--corrections has no table {table}; it has {', '.join(known_tables)}")
-    if form in ("csv", "parquet") and table is None:
-        raise InputError(f"--format {form} holds one table: add --table {'|'.join(known_tables)}")
-    if form == "parquet" and output is None:
-        raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
+    written = Form(table, form, output)
+    _refuse_form(written, CORRECTION_TABLES if corrections else TABLES)
     folder = run_folder(ctx.obj, run)
     if step is None and (known := batches.steps(folder)):
         raise InputError(
@@ -129,62 +128,117 @@ def replay(
     stored = batches.read(folder, step or 0, weights=gradients)
     import torch
 
-    from sorl.replay import play as engine
-    from sorl.replay.networks import Networks
-
     torch.set_num_threads(threads)
     algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
-    dtype = torch.float64 if double else torch.float32
+    question = _Question(
+        folder.name, stored, algorithms, update or [], torch.float64 if double else torch.float32
+    )
     if corrections:
-        from sorl.replay import corrections as weighing
-
-        own = next(iter(algorithms))
-        weighed = weighing.weigh_corrections(stored, algorithms, own, update or None, dtype)
-        head = {
-            "run": folder.name,
-            "step": step,
-            "own": own,
-            "updates": len(stored.updates if not update else set(update)),
-            "trajectories": len(stored.tokens),
-            "caveats": weighing.caveats(stored, own),
-        }
-        rows = weighing.tables(weighed, stored)
-        _write(head, rows, weighing.TABLES, Form(table, form, output))
+        _replay_corrections(question, written)
         return
-    play = partial(engine.play, stored, algorithms, next(iter(algorithms)), update or None, dtype=dtype)
-    done = play(trajectory=trajectory)
-    if (tokens or table == "tokens") and trajectory is None:
-        worst = tables.culprits(done, 1)
-        trajectory = worst[0]["trajectory"] if worst else 0
-        done = play(trajectory=trajectory)
-    if trajectory is not None and not done.tokens:
-        inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
-        raise InputError(
-            f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only"
+    done = question.play(trajectory, find_trajectory=tokens or table == "tokens")
+    taken, incomplete = question.gradients(done) if gradients else ({}, "")
+    answer = {
+        "summary": tables.summary(done, taken),
+        "turns": tables.turns(done),
+        "culprits": tables.culprits(done, top),
+    }
+    if done.tokens:
+        answer["tokens"] = tables.tokens(done)
+    if form == "table" and output is None:
+        _print(folder.name, done, answer if table is None else {table: answer[table]})
+    else:
+        _write(_head(folder.name, done), answer, tables.TABLES, written)
+    if incomplete:
+        note(incomplete)
+
+
+def _refuse_form(form: "Form", known: Collection[str]) -> None:
+    """Raise InputError for a table that is not among the known ones, or cannot be written as asked."""
+    if form.table is not None and form.table not in known:
+        raise InputError(f"--corrections has no table {form.table}; it has {', '.join(known)}")
+    if form.form in ("csv", "parquet") and form.table is None:
+        raise InputError(f"--format {form.form} holds one table: add --table {'|'.join(known)}")
+    if form.form == "parquet" and form.output is None:
+        raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
+
+
+class _Question(NamedTuple):
+    """A stored batch and what it is replayed through; the first algorithm is the one that ran."""
+
+    run: str
+    stored: StoredBatch
+    algorithms: Mapping[str, Algorithm]
+    updates: Sequence[int]  # empty: all
+    dtype: "torch.dtype"
+
+    @property
+    def own(self) -> str:
+        """The label of the algorithm that ran."""
+        return next(iter(self.algorithms))
+
+    def play(self, trajectory: int | None, *, find_trajectory: bool) -> Replay:
+        """The replay with the tokens of a trajectory: the one given, or if asked for the one with most of the
+        gradient.
+        """
+        from sorl.replay.play import play
+
+        play_with = partial(
+            play, self.stored, self.algorithms, self.own, self.updates or None, dtype=self.dtype
         )
-    taken, incomplete = (
-        engine.gradients(stored, algorithms, done, Networks(stored)) if gradients else ({}, "")
+        done = play_with(trajectory=trajectory)
+        if find_trajectory and trajectory is None:
+            worst = tables.culprits(done, 1)
+            trajectory = worst[0]["trajectory"] if worst else 0
+            done = play_with(trajectory=trajectory)
+        if trajectory is not None and not done.tokens:
+            stored = self.stored
+            inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
+            raise InputError(
+                f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step"
+                f" {stored.step} only"
+            )
+        return done
+
+    def gradients(self, done: Replay) -> tuple[dict[tuple[str, int], dict[str, float | None]], str]:
+        """The true gradients of a replay, and why some are missing."""
+        from sorl.replay.networks import Networks
+        from sorl.replay.play import gradients
+
+        return gradients(self.stored, self.algorithms, done, Networks(self.stored))
+
+
+def _replay_corrections(question: _Question, form: "Form") -> None:
+    """Write what each rollout correction leaves of the batch."""
+    from sorl.replay import corrections as weighing
+
+    stored = question.stored
+    weighed = weighing.weigh_corrections(
+        stored, question.algorithms, question.own, question.updates or None, question.dtype
     )
-    found = {"summary": tables.summary(done, taken), "turns": tables.turns(done)}
-    found |= {"culprits": tables.culprits(done, top)} | (
-        {"tokens": tables.tokens(done)} if done.tokens else {}
-    )
-    head_of_replay: dict[str, Any] = {
-        "run": folder.name,
-        "step": step,
-        "own": done.own,
-        "updates": len(stored.updates),
+    head = {
+        "run": question.run,
+        "step": stored.step,
+        "own": question.own,
+        "updates": len(set(question.updates) or stored.updates),
         "trajectories": len(stored.tokens),
+        "caveats": weighing.caveats(stored, question.own),
+    }
+    _write(head, weighing.tables(weighed, stored), weighing.TABLES, form)
+
+
+def _head(run: str, done: Replay) -> dict[str, Any]:
+    """What an answer is about, for JSON."""
+    return {
+        "run": run,
+        "step": done.stored.step,
+        "own": done.own,
+        "updates": len(done.stored.updates),
+        "trajectories": len(done.stored.tokens),
         "advantage_gap": done.advantage_gap,
         "caveats": done.caveats,
         "reasons": dict(done.reasons),
     }
-    if form == "table" and output is None:
-        _print(folder.name, done, found if table is None else {table: found[table]})
-    else:
-        _write(head_of_replay, found, tables.TABLES, Form(table, form, output))
-    if incomplete:
-        note(incomplete)
 
 
 class Form(NamedTuple):
@@ -234,8 +288,11 @@ def _print_corrections(head: Mapping[str, Any], found: Mapping[str, Rows]) -> No
         # in detail only those that do something
         rows = [row for row in table if shown is None or name == "corrections" or row["correction"] in shown]
         echo(f"\n{title}")
-        columns = names.split()
-        print_table(columns, [[row[column] for column in columns] for row in rows], null="NULL")
+        _print_rows(names.split(), rows)
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    print_table(columns, [tuple(map(row.__getitem__, columns)) for row in rows], null="NULL")
 
 
 def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
@@ -255,20 +312,20 @@ def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
     for name, table in found.items():
         title, names = TABLES[name]
         rows = [row for row in table if not row.get("reason")]
-        measured = [
-            c.name
-            for c in tables.GRADIENT
-            if any(r.get(c.name) is not None for r in rows if r.get("source") != "logged")
-        ]
+        replayed = [row for row in rows if row.get("source") != "logged"]
+        measured = [column.name for column in tables.GRADIENT if _is_measured(column.name, replayed)]
         if name != "tokens" and any("update" in row and row["update"] is None for row in rows):
             rows = [row for row in rows if row["update"] is None]  # only all updates together
         echo(f"\n{title}")
-        columns = [*names.split(), *measured]
-        print_table(columns, [[row[c] for c in columns] for row in rows], null="NULL")
+        _print_rows([*names.split(), *measured], rows)
     if done.reasons and "summary" in found:
         echo()
         for label, reason in done.reasons.items():
             echo(f"{label}: no answer, {reason}")
+
+
+def _is_measured(column: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row.get(column) is not None for row in rows)
 
 
 def algorithms_of(
@@ -283,8 +340,9 @@ def algorithms_of(
     ran = merge(ran, meta["slots"])
     options = (option(change, example="clip.high=0.3") for change in changes)
     slots = expand({key.removeprefix("slots."): value for key, value in options}, "--set")
-    default = [] if file is not None else [ran] if slots else [{"base": name} for name in CORE]
-    tables: list[dict[str, Any]] = [{"base": name} for name in names] or default
+    tables: list[dict[str, Any]] = [{"base": name} for name in names]
+    if not tables and file is None:
+        tables = [ran] if slots else [{"base": name} for name in CORE]
     found: dict[str, Algorithm] = {}
     for table in (ran, *(merge(table, slots) for table in tables)):
         label = algorithm_label(table if len(table) > 1 else table["base"])

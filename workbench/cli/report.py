@@ -79,7 +79,8 @@ def written(found: Sequence["Results"], lines: Sequence[str], form: str, level: 
     if form == "md":
         return content.markdown(content.report(found, {}, lines, claims), level)
     # Unit and formula of each curve; of two declarations of one name that of the step, which comes last here.
-    drawn = [d for table in ("minibatch", "step") for d in CATALOGUE if d.table == table and d.name in SERIES]
+    drawn = [d for d in CATALOGUE if d.table == "minibatch" and d.name in SERIES]
+    drawn += [d for d in CATALOGUE if d.table == "step" and d.name in SERIES]
     columns = {d.name: (d.unit.value, d.formula or d.description) for d in drawn}
     return content.html(content.report(found, columns, lines, claims))
 

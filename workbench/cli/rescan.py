@@ -2,11 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer import Argument, Context, Option
 
@@ -26,6 +26,7 @@ from sorl.spec import CollapseSettings, InputError, Level
 from sorl.spec.files import from_json
 from sorl.spec.names import refuse_outside
 from sorl.store import sync as store
+from sorl.store.reader import Reader
 
 _JUDGE = "Judge and update a file of `sorl report --export`."
 JUDGED = (
@@ -65,58 +66,86 @@ def rescan(
         return
     reader = current(ctx.obj)
     experiments(reader, experiment)
-
-    def rows(sql: str, parameters: Any) -> list[dict[str, Any]]:
-        return records(*reader.rows(sql, parameters)[:2])
-
     changes: list[tuple[str, str]] = []
     count = 0
-    for row in rows(_RUNS, [experiment]):
+    for row in _rows(reader, _RUNS, [experiment]):
         run = {"run": row["run_id"]}
-        if not (steps := rows("SELECT * FROM step WHERE run_id = $run ORDER BY step", run)):
+        steps = _rows(reader, "SELECT * FROM step WHERE run_id = $run ORDER BY step", run)
+        if not steps:
             continue  # a run whose rows are gone keeps the verdict of when they were there
         count = count + 1
-        recorded = rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
         try:
-            verdict, events = judged(row, steps, recorded, rows(_GROUP, run)[0]["size"])
-            by_rules = (
-                e for e in recorded if e["kind"] not in _OTHERS and not e["kind"].startswith("guard_")
-            )
-            seen, before = (
-                {_key(event): event for event in some} for some in (map(asdict, events), by_rules)
-            )
-            words = changed(row, verdict)
-            for title, keys in (
-                ("new", seen.keys() - before.keys()),
-                ("withdrawn", before.keys() - seen.keys()),
-            ):
-                kinds = Counter(kind for _, kind, _ in sorted(keys))
-                words += (
-                    [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
-                )
+            change = _judge_again(reader, row, steps)
             # fails where the folder is gone, or the run was resumed: its trainer judges it
-            if words and not dry:
-                # An event without a severity withdraws the one it replaces.
-                gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in seen]
-                folder = folder_of(ctx.obj, row["run_id"])
-                refuse_outside(ctx.obj, folder)
-                told = [*seen.values(), *gone]
-                kept = {
-                    name: (row | verdict).get(name) for name in schema_of("run").names if name != "written_at"
-                }
-                with locked(folder):
-                    append(folder, folder.name, "run", kept)
-                    if told:
-                        columns = {f.name: [event.get(f.name) for event in told] for f in fields(Event)}
-                        append(folder, folder.name, "event", columns)
+            if change.words and not dry:
+                _append_verdict(ctx.obj, row, change)
         except InputError as error:
             note(f"skipped: {error}")
             continue
-        if words:
-            changes.append((row["run_id"], "; ".join(words)))
+        if change.words:
+            changes.append((row["run_id"], "; ".join(change.words)))
     if changes and not dry:
         store.sync(ctx.obj)
     _report(changes, count, dry)
+
+
+def _rows(reader: Reader, sql: str, parameters: Any) -> list[dict[str, Any]]:
+    return records(*reader.rows(sql, parameters)[:2])
+
+
+class _Change(NamedTuple):
+    """What the present rules say of a run, and how that differs from what is recorded."""
+
+    words: list[str]  # empty: nothing differs
+    verdict: dict[str, Any]
+    events: list[dict[str, Any]]  # the new ones, and without a severity those that they withdraw
+
+
+def _judge_again(reader: Reader, row: dict[str, Any], steps: list[dict[str, Any]]) -> _Change:
+    run = {"run": row["run_id"]}
+    recorded = _rows(reader, "SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
+    verdict, events = judged(row, steps, recorded, _rows(reader, _GROUP, run)[0]["size"])
+    by_rules = (e for e in recorded if e["kind"] not in _OTHERS and not e["kind"].startswith("guard_"))
+    after = _by_key(map(asdict, events))
+    before = _by_key(by_rules)
+    words = [
+        *changed(row, verdict),
+        *_kinds_in_words("new", after.keys() - before.keys()),
+        *_kinds_in_words("withdrawn", before.keys() - after.keys()),
+    ]
+    # An event without a severity withdraws the one it replaces.
+    gone = [dict(zip(_KEY, key, strict=True)) for key in before if key not in after]
+    return _Change(words, verdict, [*after.values(), *gone])
+
+
+def _by_key(events: Iterable[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+    return {_key(event): event for event in events}
+
+
+def _kinds_in_words(title: str, keys: Iterable[Any]) -> list[str]:
+    """`new: 2 alarm, 1 mild`; nothing without an event."""
+    kinds = Counter(kind for _, kind, _ in sorted(keys))
+    return [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
+
+
+def _append_verdict(runs: Path, row: dict[str, Any], change: _Change) -> None:
+    """Append the new row of a run and its new events."""
+    folder = folder_of(runs, row["run_id"])
+    refuse_outside(runs, folder)
+    names = [name for name in schema_of("run").names if name != "written_at"]
+    judged_row = {name: (row | change.verdict).get(name) for name in names}
+    with locked(folder):
+        append(folder, folder.name, "run", judged_row)
+        if change.events:
+            append(folder, folder.name, "event", _columns(change.events))
+
+
+def _columns(events: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Events by column."""
+    columns = {}
+    for field in fields(Event):
+        columns[field.name] = [event.get(field.name) for event in events]
+    return columns
 
 
 def _report(changes: Sequence[tuple[str, str]], runs: int, dry: bool, where: str = "") -> None:
@@ -134,7 +163,7 @@ def _rescan_file(file: Path, dry: bool) -> None:
     rows = found.table.to_pylist()
     for row in rows:
         curves = {name: row[name] for name in results.CURVES if row[name] is not None}
-        steps = [{"step": s, **{n: c[i] for n, c in curves.items()}} for i, s in enumerate(row["step"] or [])]
+        steps = [_step_of(curves, i, step) for i, step in enumerate(row["step"] or [])]
         before = row | {"detection_step": row["detected"]}
         verdict, _ = judged(before, steps)
         if words := changed(before, verdict):
@@ -145,6 +174,11 @@ def _rescan_file(file: Path, dry: bool) -> None:
     _report(changes, len(rows), dry, f"{file}: ")
     if changes and not dry:
         results.write(results.judged_again(found, rows), file)
+
+
+def _step_of(curves: Mapping[str, Sequence[Any]], place: int, step: int) -> dict[str, Any]:
+    """A row of table `step` from curves."""
+    return {"step": step, **{name: curve[place] for name, curve in curves.items()}}
 
 
 def judged(

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from shutil import which
+from typing import TYPE_CHECKING
 
 from typer import Context, Exit, Option
 
@@ -31,12 +32,18 @@ from sorl.grid.folder import History
 from sorl.grid.process import EXECUTORS
 from sorl.grid.result import Limits, Result
 from sorl.grid.run import run_rounds
+from sorl.grid.search import Region
 from sorl.spec import InputError
 from sorl.store.connect import Busy, Full
 from sorl.store.reader import Reader
 from sorl.store.segments import now
 from sorl.store.sync import sync
 from sorl.store.text import tail
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sorl.diagnosis.alerts import Bell
 
 # exit codes; 130 is what a shell calls "ended by Ctrl-C"
 _FAILED = 1
@@ -80,59 +87,30 @@ def run(
     """Run a grid. The same command resumes: it skips finished cells and continues the others from their
     checkpoints.
     """
-    import duckdb
-
     if find_spec("torch") is None:  # the cells import it, in processes of their own
         raise ModuleNotFoundError(name="torch")
-    bell = None
-    if notify:
-        from sorl.diagnosis.alerts import Bell
-
-        bell = Bell(notify, note)  # a wrong address is refused before anything starts
+    index = _Index(ctx.obj, notify)
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
-    runs = ctx.obj
     place = EXECUTORS[executor]()
     # a fresh search knows only the runs that end from now on
-    history = History(runs, since=now() if fresh else None)
-
+    history = History(ctx.obj, since=now() if fresh else None)
     load = partial(config.load, file, changes or [], history, arms or [])
-
-    def sync_quietly() -> None:
-        # Training continues whatever is wrong with the index; the sync at the end reports it.
-        with suppress(InputError, duckdb.Error, OSError):
-            sync(runs, seconds=0.0)
-            if bell:
-                bell.look(Reader(runs, wait=0.0))
-
     first = load()
     findings = fairness.planned(first.cells)
-    if bell:
-        bell.experiment = first.experiment
-    if bell and runs.is_dir():
-        sync(runs)
-        bell.know(Reader(runs))
+    index.begin(first.experiment)
     tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
         load,
-        runs,
+        ctx.obj,
         progress.Display,
         workers=workers,
         executor=place,
         fresh=fresh,
-        sync=sync_quietly,
+        sync=index.sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
     )
-    try:
-        sync(runs)
-    except Busy as busy:
-        note(f"waiting: {busy}")
-        with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
-            sync(runs, seconds=30.0)
-    if bell:
-        with suppress(InputError, duckdb.Error):
-            bell.look(Reader(runs))
-        bell.close()
+    index.finish()
     try:
         _report(ctx, grid, results)
     except (Busy, Full) as error:  # the cells have ended all the same
@@ -141,24 +119,75 @@ def run(
             ("arm", "seed", "status", "reason"),
             [(r.cell.arm, r.cell.seed, r.status, r.reason) for r in results],
         )
+    raise Exit(_exit_code(grid, results))
+
+
+class _Index:
+    """The database of the runs while a grid trains, and the bell that rings at alerts in it."""
+
+    def __init__(self, runs: Path, notify: str | None) -> None:
+        self.runs = runs
+        self.bell = _bell(notify) if notify else None
+
+    def begin(self, experiment: str) -> None:
+        """Let the bell know what was recorded before, which it does not ring at."""
+        if self.bell is None:
+            return
+        self.bell.experiment = experiment
+        if self.runs.is_dir():
+            sync(self.runs)
+            self.bell.know(Reader(self.runs))
+
+    def sync_quietly(self) -> None:
+        """Sync, and ring; training continues whatever is wrong with the index: the last sync reports it."""
+        import duckdb
+
+        with suppress(InputError, duckdb.Error, OSError):
+            sync(self.runs, seconds=0.0)
+            if self.bell:
+                self.bell.look(Reader(self.runs, wait=0.0))
+
+    def finish(self) -> None:
+        """Sync once more, and ring for what came last."""
+        import duckdb
+
+        try:
+            sync(self.runs)
+        except Busy as busy:
+            note(f"waiting: {busy}")
+            # another grid that ends now syncs the same rows: the table is worth the wait
+            with suppress(Busy):
+                sync(self.runs, seconds=30.0)
+        if self.bell:
+            with suppress(InputError, duckdb.Error):
+                self.bell.look(Reader(self.runs))
+            self.bell.close()
+
+
+def _bell(address: str) -> "Bell":
+    """The bell that rings at an address; a wrong one is refused before anything starts."""
+    from sorl.diagnosis.alerts import Bell
+
+    return Bell(address, note)
+
+
+def _exit_code(grid: Grid, results: Sequence[Result]) -> int:
     ended = {result.status for result in results}
     if "failed" in ended:
-        raise Exit(_FAILED)
+        return _FAILED
     if ended & {"interrupted", "queued", "elsewhere"}:
-        raise Exit(_STOPPED)
-    raise Exit(_FAILED if grid.waiting or (grid.region is not None and grid.region.unjudged > 0) else 0)
+        return _STOPPED
+    return _FAILED if grid.waiting or (grid.region is not None and grid.region.unjudged > 0) else 0
 
 
 def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
-    from sorl.analysis.compare import ABOUT, answer, readable, summarise
     from sorl.analysis.runs import runs as runs_in
 
     reader = current(ctx.obj)
-    cells = [result.cell for result in results]
     mine = [result.cell for result in results if result.status != "elsewhere"]
     # In the order of the grid file, not of the starts: what is said must read the same the next time.
-    place = {cell.run_id: position for position, cell in enumerate(cells)}
+    place = {result.cell.run_id: position for position, result in enumerate(results)}
     frame = runs_in(reader, grid.experiment, list(place)).sort_values(
         "run_id", key=lambda ids: ids.map(place)
     )
@@ -166,28 +195,12 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     if fairness.write_events(ctx.obj, mine, findings):
         current(ctx.obj)
     if grid.region is not None:
-        try:
-            show_region(reader, grid.experiment)
-        except InputError as error:  # no run can be judged yet
-            note(str(error))
-        echo(f"\n{state(grid.region)}")
+        _show_search(reader, grid.experiment, grid.region)
         findings = [finding for finding in findings if finding.flagged]
     else:
-        arms = summarise(frame.sort_values("seed", kind="stable"))
-        show(readable(arms))
-        note(ABOUT)
-        echo(f"\n{grid.question}\n{answer(arms)}")
+        _show_arms(frame, grid.question)
     tell(findings)
-    if bad := [result for result in results if result.cause]:
-        echo("\nEnded badly")
-        print_table(
-            ("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad]
-        )
-        for result in bad:
-            log = result.folder / "console.log"
-            note(f"\nsee {log}, or `sorl show {result.cell.run_id}`; it ends:")
-            for line in tail(log)[-5:]:
-                note(f"    {line}")
+    _show_bad_ends(results)
     if elsewhere := len(results) - len(mine):
         note(f"{elsewhere} of {len(results)} cells are trained by another process")
     if left := sum(result.status in ("interrupted", "queued") for result in results):
@@ -195,10 +208,44 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     for waiting in grid.waiting:
         note(waiting)
     if any(result.status == "finished" for result in results):
-        sorl = "sorl" if which("sorl") else sys.argv[0]  # a virtual environment need not be activated
-        sorl += "" if ctx.obj == Path("runs") else f" --runs {quote(str(ctx.obj))}"
-        note(
-            f"\nLook closer:\n    {sorl} diagnose {grid.experiment}    # what went wrong, and since which"
-            " step"
-        )
-        note(f"    {sorl} app    # the runs next to each other, down to the turn and the token")
+        _say_where_to_look(ctx.obj, grid.experiment)
+
+
+def _show_search(reader: Reader, experiment: str, region: Region) -> None:
+    try:
+        show_region(reader, experiment)
+    except InputError as error:  # no run can be judged yet
+        note(str(error))
+    echo(f"\n{state(region)}")
+
+
+def _show_arms(frame: "pd.DataFrame", question: str) -> None:
+    from sorl.analysis.compare import ABOUT, answer, readable, summarise
+
+    arms = summarise(frame.sort_values("seed", kind="stable"))
+    show(readable(arms))
+    note(ABOUT)
+    echo(f"\n{question}\n{answer(arms)}")
+
+
+def _show_bad_ends(results: Sequence[Result]) -> None:
+    """The cells that ended badly, and the last lines of their logs."""
+    bad = [result for result in results if result.cause]
+    if not bad:
+        return
+    echo("\nEnded badly")
+    print_table(
+        ("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad]
+    )
+    for result in bad:
+        log = result.folder / "console.log"
+        note(f"\nsee {log}, or `sorl show {result.cell.run_id}`; it ends:")
+        for line in tail(log)[-5:]:
+            note(f"    {line}")
+
+
+def _say_where_to_look(runs: Path, experiment: str) -> None:
+    sorl = "sorl" if which("sorl") else sys.argv[0]  # a virtual environment need not be activated
+    sorl += "" if runs == Path("runs") else f" --runs {quote(str(runs))}"
+    note(f"\nLook closer:\n    {sorl} diagnose {experiment}    # what went wrong, and since which step")
+    note(f"    {sorl} app    # the runs next to each other, down to the turn and the token")

@@ -1,6 +1,8 @@
 """`sorl show RUN`: one run with its events."""
 
 import json
+from operator import itemgetter
+from pathlib import Path
 
 from typer import Context, Option
 
@@ -9,6 +11,7 @@ from sorl.cli.tables import cell, echo, print_table, records
 from sorl.spec import RunSettings
 from sorl.spec.files import from_json, leaves
 from sorl.spec.vocabulary import cause
+from sorl.store.reader import Answer
 from sorl.store.segments import doing_of
 from sorl.store.text import log_of, shortened, tail
 
@@ -77,29 +80,42 @@ def show(
     )
     echo(f"\nEvents: {total or 'none'}{more if total > _ALL else ''}")
     if events.rows:
-        shown = [
-            i
-            for i, name in enumerate(events.columns)
-            if name != "total" and (total > _ALL or i not in (1, 2))
-        ]
-        print_table([events.columns[i] for i in shown], [[row[i] for i in shown] for row in events.rows])
+        _print_events(events, total)
     echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
+    _print_settings(row["config"], is_complete=config)
+    if log is None:
+        log = 20 if cause(row) else 0
+    if log:
+        _print_log(log_of(ctx.obj, str(row["experiment"]), run_id), log)
 
+
+def _print_events(events: Answer, total: int) -> None:
+    """Print the listed events; how often a kind occurred only where not all are listed."""
+    places = [
+        i for i, name in enumerate(events.columns) if name != "total" and (total > _ALL or i not in (1, 2))
+    ]
+    pick = itemgetter(*places)
+    print_table(pick(events.columns), [pick(row) for row in events.rows])
+
+
+def _print_settings(stored: str | None, *, is_complete: bool) -> None:
+    """Print the settings of a run; those that are the defaults only if asked for."""
     echo(
-        "\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)"
+        "\nConfiguration"
+        if is_complete
+        else "\nConfiguration, where it differs from the defaults (--config: all)"
     )
-    default = {} if config else dict(leaves(RunSettings().model_dump(mode="json")))
+    default = {} if is_complete else dict(leaves(RunSettings().model_dump(mode="json")))
     try:
-        for key, value in leaves(from_json(row["config"] or "{}")):
+        for key, value in leaves(from_json(stored or "{}")):
             if key not in default or default[key] != value:
                 echo(shortened(f"  {key} = {json.dumps(value, ensure_ascii=False)}"))
     except (ValueError, AttributeError):
         echo("  the stored configuration is not a JSON object")
 
-    lines = log if log is not None else 20 if cause(row) else 0
-    if lines:
-        console = log_of(ctx.obj, str(row["experiment"]), run_id)
-        echo(f"\nEnd of {console}" if console else "\nNo console.log")
-        for line in tail(console)[-lines:] if console else ():
-            echo(f"  {line}")
+
+def _print_log(console: Path | None, lines: int) -> None:
+    echo(f"\nEnd of {console}" if console else "\nNo console.log")
+    for line in tail(console)[-lines:] if console else ():
+        echo(f"  {line}")

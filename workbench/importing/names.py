@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -531,9 +532,8 @@ def own_column(metric: str, taken: Iterable[str]) -> str:
     plain = re.sub(r"[^0-9a-z]+", "_", (part or metric).lower()).strip("_")[:80] or "metric"
     name = f"{COMPONENT}{plain}" if part else f"_{plain}" if plain[0].isdigit() else plain
     used = set(taken)
-    return next(
-        free for free in (name, *(f"{name}_{n}" for n in range(2, len(used) + 3))) if free not in used
-    )
+    numbered = (f"{name}_{n}" for n in range(2, len(used) + 3))
+    return next(free for free in chain([name], numbered) if free not in used)
 
 
 class Choice(NamedTuple):

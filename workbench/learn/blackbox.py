@@ -62,7 +62,9 @@ class Packer:
         owned = [
             (owner, network.named_parameters()) for owner, network in both.items() if network is not None
         ]
-        weights = {f"{owner}.{name}": weight.detach() for owner, named in owned for name, weight in named}
+        weights: dict[str, Tensor] = {}
+        for owner, named in owned:
+            weights |= {f"{owner}.{name}": weight.detach() for name, weight in named}
         fit = (
             sum(weight.numel() * weight.element_size() for weight in weights.values())
             <= limits.weights_mb * MB
@@ -71,12 +73,7 @@ class Packer:
         self._mask = batch.mask
         self._update = self.learner.updates
         for owner, optimizer in self.learner.optimizers.items() if fit else ():
-            state = {
-                f"optimizer.{owner}.{i}.{key}": _numpy(x).copy()
-                for i, parameter in enumerate(optimizer.param_groups[0]["params"])
-                for key, x in optimizer.state.get(parameter, {}).items()
-                if isinstance(x, Tensor)
-            }
+            state = _optimizer_state(owner, optimizer)
             if (
                 sum(array.nbytes for array in (*self._weights.values(), *state.values()))
                 <= limits.weights_mb * MB
@@ -84,10 +81,8 @@ class Packer:
                 self._weights |= state
         # Steps that an optimizer has counted: fewer than the run's updates where its state was lost. 0 for
         # SGD.
-        self._steps = {
-            owner: int(max((float(one.get("step", 0.0)) for one in optimizer.state.values()), default=0.0))
-            for owner, optimizer in self.learner.optimizers.items()
-        }
+        optimizers = self.learner.optimizers
+        self._steps = {owner: _counted_steps(optimizer) for owner, optimizer in optimizers.items()}
 
     def close(
         self, batch: Batch, updates: Sequence[Evidence]
@@ -97,7 +92,8 @@ class Packer:
         """
         if self._mask is None:
             return None
-        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE) if (x := getattr(batch, name)) is not None}
+        columns = {name: getattr(batch, name) for name in (*NARROW, *DENSE)}
+        arrays = {name: _numpy(column) for name, column in columns.items() if column is not None}
         arrays |= {name: arrays[name].astype(np.int32) for name in NARROW if name in arrays}
         if not torch.equal(self._mask, batch.mask):
             arrays["mask_sampled"] = _numpy(self._mask)
@@ -114,15 +110,7 @@ class Packer:
             "completion_budget": settings.world.completion_budget,
             "update": self._update,
             "optimizer_steps": self._steps,
-            "updates": [
-                {
-                    "epoch": int(update.epoch),
-                    "rollout_step": int(update.rollout_step),
-                    "passes": [len(rows) for rows in passes(batch.length[update.trajectory[0]], *budget)],
-                    "scalars": {name: values[0] for name, values in update.scalars.items()},
-                }
-                for update in updates
-            ],
+            "updates": [_meta_of_update(batch, update, budget) for update in updates],
         }
         if self._weights:
             config = json.loads(self.learner.policy.config.to_json_string(use_diff=False))
@@ -161,3 +149,27 @@ def _is_same(trained: Tensor, stored: Tensor) -> bool:
 
 def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
+
+
+def _optimizer_state(owner: str, optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
+    """Copies of the tensors of an optimizer, by `optimizer.OWNER.PARAMETER.KEY`."""
+    state = {}
+    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                state[f"optimizer.{owner}.{i}.{key}"] = _numpy(value).copy()
+    return state
+
+
+def _counted_steps(optimizer: torch.optim.Optimizer) -> int:
+    """Steps that an optimizer has counted; 0 where it counts none."""
+    return int(max((float(entry.get("step", 0.0)) for entry in optimizer.state.values()), default=0.0))
+
+
+def _meta_of_update(batch: Batch, update: Evidence, budget: tuple[int | None, int | None]) -> dict[str, Any]:
+    return {
+        "epoch": int(update.epoch),
+        "rollout_step": int(update.rollout_step),
+        "passes": [len(rows) for rows in passes(batch.length[update.trajectory[0]], *budget)],
+        "scalars": {name: values[0] for name, values in update.scalars.items()},
+    }

@@ -4,6 +4,7 @@ description.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from sorl.measures.evidence import Missing
@@ -130,7 +131,7 @@ def reported(name: str, unit: Unit, formula: str, source: str, description: str)
 
 def declared(*modules: object) -> tuple[Measure, ...]:
     """Return the measurements that modules declare, in order of declaration, those in tuples included."""
-    values = (value for module in modules for value in vars(module).values())
+    values = chain.from_iterable(vars(module).values() for module in modules)
     found = (x for value in values for x in (value if isinstance(value, tuple) else (value,)))
     return tuple(x for x in found if isinstance(x, Measure))
 

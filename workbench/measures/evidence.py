@@ -105,8 +105,8 @@ class Evidence:
             return stacked
 
         tensors = {f.name: joined(f.name) for f in fields(cls) if f.name not in ("value_clip", "scalars")}
-        names = dict.fromkeys(name for u in updates for name in u.scalars)
-        scalars = {n: [v for u in updates for v in u.scalars.get(n) or [None] * len(u.epoch)] for n in names}
+        names = dict.fromkeys(chain.from_iterable(update.scalars for update in updates))
+        scalars = {name: _joined_scalars(updates, name) for name in names}
         return replace(updates[0], **tensors, scalars=scalars)  # type: ignore[arg-type]
 
 
@@ -157,7 +157,9 @@ class Rollouts:
             **dict.fromkeys(("group", "turns", "searches", "valid_turns"), int),
         }
         lists = ("tokens", "turn_status", "question", "gold", "answer", "ended")
-        columns: dict[str, Any] = {name: [getattr(e, name) for e in episodes] for name in (*dtypes, *lists)}
+        columns: dict[str, Any] = {}
+        for name in (*dtypes, *lists):
+            columns[name] = [getattr(episode, name) for episode in episodes]
         columns |= {name: np.array(columns[name], dtype) for name, dtype in dtypes.items()}
         written = [stretches(e.tokens, e.written) for e in episodes]
         response = np.array([sum(map(len, turns)) for turns in written], dtype=np.int64)
@@ -285,3 +287,11 @@ def fingerprint(*parts: bytes) -> int:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return int.from_bytes(digest.digest(), "little")
+
+
+def _joined_scalars(updates: Sequence[Evidence], name: str) -> list[float | None]:
+    """A scalar of all updates, None where an update does not have it."""
+    joined: list[float | None] = []
+    for update in updates:
+        joined += update.scalars.get(name) or [None] * len(update.epoch)
+    return joined

@@ -103,7 +103,8 @@ class StepView:
         """Return a fact of every search that a retriever was asked for: retrieval_status or
         retrieval_seconds.
         """
-        return [turn for turns in getattr(self.rollouts, name) for turn in turns if turn is not None]
+        turns = chain.from_iterable(getattr(self.rollouts, name))
+        return [turn for turn in turns if turn is not None]
 
     def retrieved(self, outcome: str) -> float | None:
         """Return the share of the searches with this outcome; None where no retriever was asked."""

@@ -69,9 +69,11 @@ class Ratios:
         add = torch.sum if add is None else add
         squares = (self.token_ratio * self.advantages).square().double()
         sets = (self.out_of_range, self.batch.mask & ~self.out_of_range)
-        return torch.stack(
-            [add(x) for inside in sets for x in (inside.double(), torch.where(inside, squares, 0))]
-        )
+        sums = []
+        for inside in sets:
+            sums.append(add(inside.double()))
+            sums.append(add(torch.where(inside, squares, 0)))
+        return torch.stack(sums)
 
 
 class Surrogate(NamedTuple):

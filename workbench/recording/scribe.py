@@ -141,7 +141,7 @@ class Scribe:
         for file in sorted((self.folder / "segments" / "step").glob("[0-9]*.parquet")):
             with suppress(OSError, pa.ArrowException):
                 rows = pq.read_table(file).drop_columns(["run_id", "written_at"]).to_pylist()
-                self._history += [{k: v for k, v in row.items() if v is not None} for row in rows]
+                self._history += [_without_none(row) for row in rows]
         self._others = [Path(folder) for folder in meta["ranks"]]
         # by ranks of a session that was killed
         for left in {*(self.folder / PARTS).glob("*")} - {*self._others}:
@@ -343,7 +343,8 @@ class Joined:
         it.
         """
         if all("mask" in arrays for *_, arrays in self.calls):
-            return [row.astype(bool) for *_, arrays in self.calls for row in arrays["mask"]]
+            masks = chain.from_iterable(arrays["mask"] for *_, arrays in self.calls)
+            return [row.astype(bool) for row in masks]
         found = [np.zeros(0, dtype=bool)] * self.n
         for first, _, arrays in chain.from_iterable(reversed(self.parts)):
             for row, mask in zip(first + arrays["trajectory"], arrays["mask"], strict=True):
@@ -513,11 +514,8 @@ class Joined:
             self.seen.trajectory.numpy()[real], return_index=True, return_inverse=True
         )
         # (R, T)
-        told = {
-            name: x.numpy()[real]
-            for name in (*CONSTANT, "log_prob")
-            if (x := getattr(self.seen, name)) is not None
-        }
+        columns = {name: getattr(self.seen, name) for name in (*CONSTANT, "log_prob")}
+        told = {name: column.numpy()[real] for name, column in columns.items() if column is not None}
         absent = fill_in(told)
         if "log_prob" not in told:
             return None
@@ -741,3 +739,7 @@ def _scalars(messages: Sequence[Message]) -> dict[str, float]:
         summed["stabiliser_ratio"] = max(ratios)
     means = {name: sum(found[name]) / len(found[name]) for name in AVERAGED if name in found}
     return {name: told[0] for name, told in found.items()} | summed | means
+
+
+def _without_none(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}

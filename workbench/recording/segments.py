@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ class SegmentWriter:
         self._come.set()
         self._thread.join()
         if not self.flush() and self._error is not None:
-            rows = sum(n for chunks in self._buffer.values() for n, _ in chunks)
+            rows = sum(n for n, _ in chain.from_iterable(self._buffer.values()))
             full = self._error.errno in (errno.ENOSPC, errno.EDQUOT)
             why = (
                 f"{rows} rows could not be written to '{self.folder}':"
@@ -151,9 +152,8 @@ class SegmentWriter:
         corrupt included.
         """
         if table not in self._next:
-            used = [
-                int(m[0]) for p in (self.folder / table).glob("[0-9]*") if (m := re.match(r"\d+", p.name))
-            ]
+            matches = (re.match(r"\d+", path.name) for path in (self.folder / table).glob("[0-9]*"))
+            used = [int(match[0]) for match in matches if match]
             self._next[table] = max(used, default=-1) + 1
         return self._next[table]
 

@@ -284,7 +284,9 @@ def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
     """The measured columns of several updates together, one row for each value of `keys`; none without a
     token.
     """
-    joined = {name: np.concatenate([part.cells[name] for part in parts]) for name in parts[0].cells}
+    joined = {}
+    for name in parts[0].cells:
+        joined[name] = np.concatenate([part.cells[name] for part in parts])
     for whole in rows_of(folded(joined)):
         for cell in rows_of(folded(joined, keys)):
             yield {**{key: cell[key] for key in keys}, **measures(cell, whole)}
@@ -316,18 +318,17 @@ def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None
     """Means over the parts; None where one of them has no value."""
     found: dict[str, float | None] = {}
     for name in parts[0]:
-        known = [value for part in parts if (value := part.get(name)) is not None]
+        values = (part.get(name) for part in parts)
+        known = [value for value in values if value is not None]
         found[name] = sum(known) / len(known) if len(known) == len(parts) else None
     return found
 
 
 def turns(replay: Replay) -> Rows:
     """Return each algorithm and turn index, in all updates together and in each."""
-    found = (
-        (who, update, row)
-        for who, update, parts in _answers(replay)
-        for row in _measured(parts, "turn_index")
-    )
+    found = []
+    for who, update, parts in _answers(replay):
+        found += [(who, update, row) for row in _measured(parts, "turn_index")]
     return _table(TURNS, ({**who, "update": update, **row} for who, update, row in found))
 
 

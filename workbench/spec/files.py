@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -206,6 +207,6 @@ def _inside(found: Any) -> Iterator[Any]:
         tables = [x.values() if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)]
         if not tables:
             return
-        level = [inner for table in tables for inner in table]
+        level = list(chain.from_iterable(tables))
         yield from level
     raise ValueError(_DEEP)

@@ -219,7 +219,9 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
 
 def ranges(numbers: list[int]) -> str:
     """`0, 20, 31-46`: neighbours joined."""
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda place: place[1] - place[0])]
+    runs = []
+    for _, run in groupby(enumerate(numbers), lambda place: place[1] - place[0]):
+        runs.append([number for _, number in run])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 

@@ -223,7 +223,8 @@ def _first_rows(batches: pa.RecordBatchReader, rows: float, size: float) -> Exce
     table = pa.Table.from_batches(parts, schema=batches.schema).slice(0, min(rows, seen))
     names: list[str] = []
     for name in table.column_names:
-        names.append(next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in names))
+        numbered = (f"{name}_{i}" for i in count(2))
+        names.append(next(free for free in chain([name], numbered) if free not in names))
     return Excerpt(pa.Table.from_arrays([_plain(column) for column in table.columns], names=names), cut)
 
 

@@ -71,9 +71,10 @@ def table_ddl() -> list[str]:
 def view_ddl() -> list[str]:
     """Return the statements that make the views; they read measured columns, which have to be there."""
     makes = "CREATE OR REPLACE VIEW {0} AS {1}", "COMMENT ON VIEW {0} IS {2}"
-    return [
-        s.format(quoted(name), body, literal(grain)) for name, (grain, body) in views().items() for s in makes
-    ]
+    statements = []
+    for name, (grain, body) in views().items():
+        statements += [statement.format(quoted(name), body, literal(grain)) for statement in makes]
+    return statements
 
 
 def is_current(connection: DuckDBPyConnection) -> bool:
@@ -91,7 +92,9 @@ def refuse_strange(connection: DuckDBPyConnection) -> None:
     found = dict(connection.execute(_OBJECTS).fetchall())
     if strange := sorted(name for name, kind in _objects().items() if found.get(name, kind) != kind):
         raise duckdb.CatalogException(f"another program made {', '.join(strange)} in it")
-    types = {(t.name, c.name): c.type for t in TABLES for c in t.columns}
+    types: dict[tuple[str, str], str] = {}
+    for table in TABLES:
+        types |= {(table.name, column.name): column.type for column in table.columns}
     asked = "table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
     for *column, kind in connection.execute(
         f"SELECT {asked} AND database_name = current_database()"

@@ -328,9 +328,10 @@ def _register(
         "bytes": "bytes",
         "written_at": "at",
     }
-    stored: dict[str, list[Any]] = {
-        name: [getattr(s, own) for s in good + aside + foreign] for name, own in columns.items()
-    }
+    segments = good + aside + foreign
+    stored: dict[str, list[Any]] = {}
+    for name, own in columns.items():
+        stored[name] = [getattr(segment, own) for segment in segments]
     stored["rows"] = [s.rows for s in good] + [None for _ in aside + foreign]
     stored["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside] + [FOREIGN for _ in foreign]
     insert(connection, "segment", stored)

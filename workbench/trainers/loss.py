@@ -284,5 +284,6 @@ def recorded(terms: LossTerms) -> dict[str, Any]:
         "correction",
         "corrected",
     )
-    told: dict[str, Any] = {"terms": {name: x for name in names if (x := getattr(terms, name)) is not None}}
+    values = {name: getattr(terms, name) for name in names}
+    told: dict[str, Any] = {"terms": {name: x for name, x in values.items() if x is not None}}
     return told if terms.stabiliser_ratio is None else told | {"stabiliser_ratio": terms.stabiliser_ratio}

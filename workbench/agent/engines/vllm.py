@@ -269,12 +269,11 @@ class Weights:
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
         asked = [tokens_input(list(probe)) for probe in self._probes]
         answers = self._llm.generate(asked, params, use_tqdm=False)
-        return [
-            torch.tensor(
-                [chances[token].logprob for token, chances in zip(p[1:], a.prompt_logprobs[1:], strict=True)]
-            )
-            for p, a in zip(self._probes, answers, strict=True)
-        ]
+        log_probs = []
+        for probe, answer in zip(self._probes, answers, strict=True):
+            pairs = zip(probe[1:], answer.prompt_logprobs[1:], strict=True)
+            log_probs.append(torch.tensor([chances[token].logprob for token, chances in pairs]))
+        return log_probs
 
     @torch.no_grad()
     def _apart(self, probe: list[int], theirs: Tensor) -> float:

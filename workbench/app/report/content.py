@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
@@ -273,13 +274,12 @@ def points(runs: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return a curve of every run, a row a bucket of steps: run, arm, run_id, seed, bucket, x, mean, low,
     high.
     """
-    rows = [
-        pd.DataFrame(
-            {"run": place, "step": run["step"], "value": values} | {name: run[name] for name in _WHO}
-        )
-        for place, run in enumerate(runs.to_dict("records"))
-        if isinstance(values := run[f"{name}_curve"], np.ndarray)
-    ]
+    rows = []
+    for place, run in enumerate(runs.to_dict("records")):
+        values = run[f"{name}_curve"]
+        if isinstance(values, np.ndarray):
+            points = {"run": place, "step": run["step"], "value": values}
+            rows.append(pd.DataFrame(points | {column: run[column] for column in _WHO}))
     if not rows:
         return pd.DataFrame(columns=["run", *_WHO, "bucket", "x", "mean", "low", "high"])
     every = pd.concat(rows, ignore_index=True).astype({"value": float}).dropna(subset=["value"])
@@ -296,8 +296,8 @@ def design(runs: pd.DataFrame) -> pd.DataFrame:
     """
     arms = runs.groupby("arm", sort=False)
     flats = [_by_slot(settings(rows["config"].iloc[0], rows["slots"].iloc[0])) for _, rows in arms]
-    keys = dict.fromkeys(key for flat in flats for key in flat)
-    differing = [key for key in keys if len({json.dumps(flat.get(key), default=str) for flat in flats}) > 1]
+    keys = dict.fromkeys(chain.from_iterable(flats))
+    differing = [key for key in keys if _differs(flats, key)]
     found = []
     for (arm, rows), flat in zip(arms, flats, strict=True):
         steps = rows["steps"].dropna().astype(int)
@@ -332,7 +332,8 @@ def _made(found: Results) -> Iterator[Part]:
         yield Text(f"{count} runs: {versions}")
     yield Text(f"{found.runs['seconds'].sum() / 3600:.1f} hours of training, summed over runs.")
     flats = [settings(c, s) for c, s in zip(found.runs["config"], found.runs["slots"], strict=True)]
-    common = {k: v for k, v in (flats[0] if flats else {}).items() if all(f.get(k) == v for f in flats)}
+    first = flats[0] if flats else {}
+    common = {key: value for key, value in first.items() if not _differs_from(flats, key, value)}
     rows = [(key, setting(value)) for key, value in sorted(_by_slot(common).items())]
     yield from titled(
         [("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {}
@@ -481,3 +482,11 @@ def _block(part: Part) -> str:
 def text(words: object) -> str:
     """Return `words` as Markdown that shows exactly them, on one line."""
     return _MARKS.sub(r"\\\1", visible(words)).replace("\n", " ")
+
+
+def _differs(flats: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return len({json.dumps(flat.get(key), default=str) for flat in flats}) > 1
+
+
+def _differs_from(flats: Sequence[Mapping[str, Any]], key: str, value: object) -> bool:
+    return not all(flat.get(key) == value for flat in flats)

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -69,7 +70,8 @@ def glossary(store: Store) -> None:
                 (tag("span", formula_html(a), css="sorl-formula"), formula_html(b)) for a, b in NOTATION
             )
             st.html(tag("p", tag("b", "Notation"), css="sorl-term"))
-            st.html(tag("div", *(tag("span", cell) for pair in letters for cell in pair), css="sorl-symbols"))
+            cells = (tag("span", cell) for cell in chain.from_iterable(letters))
+            st.html(tag("div", *cells, css="sorl-symbols"))
             note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
     elif part == "algorithms":
         for one in found[part]:
@@ -224,7 +226,8 @@ def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Calla
     def rank(one: T) -> int:
         title = name(one).lower()
         every = f"{name(one)} {text(one)}".lower()
-        named, told = (all(word in where for word in words) for where in (title, every))
+        named = _has_words(title, words)
+        told = _has_words(every, words)
         return (title == whole or not words, title.startswith(whole), named, told, True).index(True)
 
     ranked = sorted(((rank(one), one) for one in found), key=lambda pair: pair[0])
@@ -242,7 +245,8 @@ def entries(known: Diagnostics) -> list[list[Mapping[str, Any]]]:
 def entry_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return everything that a search looks at besides the name."""
     columns = ("unit", "description", "source", "table_name", "formula", "alarm")
-    return " ".join(str(row[name]) for row in rows for name in columns if row[name])
+    cells = chain.from_iterable(map(row.__getitem__, columns) for row in rows)
+    return " ".join(str(cell) for cell in cells if cell)
 
 
 def _diagnostic(rows: Sequence[Mapping[str, Any]]) -> Markup:
@@ -381,3 +385,7 @@ def _letter(word: str) -> Markup:
     word = _GREEK.get(word, word)
     # a variable is in italics
     return tag("i", word) if len(word) == 1 and word.isalpha() else html_text(word)
+
+
+def _has_words(text: str, words: Sequence[str]) -> bool:
+    return all(word in text for word in words)

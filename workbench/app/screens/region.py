@@ -69,7 +69,7 @@ def region(store: Store) -> None:
             "collapsed": "collapsed",
             "final": "mean final success",
         }
-        figures = {words: [number(value) for value in points[name].tolist()] for name, words in names.items()}
+        figures = {words: _numbers(points[name]) for name, words in names.items()}
         page.table(pd.DataFrame({"point": links} | figures), "sorl-listing")
     page.links([anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))])
 
@@ -114,3 +114,7 @@ def draw(shown: Region, experiment: str, measure: str) -> None:
     note("Click a cell to compare its runs.")
     for line in region_words.answer(shown.found, shown.series, shown.columns)[1:]:
         note(line)
+
+
+def _numbers(column: pd.Series) -> list[str]:
+    return [number(value) for value in column.tolist()]

@@ -262,14 +262,12 @@ def impossible(reasons: Mapping[str, str]) -> str:
 def summary(answer: Answer, algorithms: Sequence[str]) -> tuple[list[str], list[list[object]]]:
     """Return a table's header, an algorithm a column, and its rows: each of FIGURES over all updates."""
     rows = _replayed(answer, algorithms)
-    named = [
-        (tag("span", words, title=tip, tabindex="0"), name)
-        for name in FIGURES
-        for words, tip in [_head(name)]
-    ]
-    return ["", *(row["algorithm"] for row in rows)], [
-        [words, *(_shown(r[n], n) for r in rows)] for words, n in named
-    ]
+    lines: list[list[object]] = []
+    for name in FIGURES:
+        words, tip = _head(name)
+        title = tag("span", words, title=tip, tabindex="0")
+        lines.append([title, *(_shown(row[name], name) for row in rows)])
+    return ["", *(row["algorithm"] for row in rows)], lines
 
 
 def logged(answer: Answer) -> str:
@@ -293,7 +291,7 @@ def by_turn(answer: Answer, measure: str, algorithms: Sequence[str]) -> pd.DataF
     names = ["algorithm", "turn_index", measure]
     found = _of(_over_all_updates(answer["turns"]), answer, algorithms)
     rows = [row for row in found if isinstance(row[measure], (int, float))]
-    return pd.DataFrame([[row[n] for n in names] for row in rows], columns=names)
+    return pd.DataFrame(rows, columns=names)
 
 
 def _of(rows: list[Answer], answer: Answer, algorithms: Sequence[str]) -> list[Answer]:
@@ -325,7 +323,8 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
     InputError.
     """
     words = ["replay", str(folder), "--step", str(step), "--format", "json", "--tokens"]
-    words += [word for name in algorithms for word in ("--algorithm", name)]
+    for name in algorithms:
+        words += ["--algorithm", name]
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]
     stat = batches.file_of(folder, step).stat()
     typed = f"sorl replay {folder} --step {step}"

@@ -6,11 +6,12 @@ import re
 import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from threading import Thread
 from typing import Any
 from urllib.parse import quote
@@ -300,14 +301,11 @@ def shown(table: pa.Table) -> tuple[pa.Table, bool]:
             is_cut = True
         return value
 
-    columns = [
-        (
-            pa.chunked_array([pa.array([cut(value) for value in column.to_pylist()], column.type)])
-            if types.is_list(column.type) or types.is_string(column.type)
-            else column
-        )
-        for column in table.columns
-    ]
+    columns = []
+    for column in table.columns:
+        if types.is_list(column.type) or types.is_string(column.type):
+            column = pa.chunked_array([pa.array(list(map(cut, column.to_pylist())), column.type)])
+        columns.append(column)
     return within(pa.Table.from_arrays(columns, names=table.column_names), SIZE), is_cut
 
 
@@ -379,11 +377,7 @@ def figures(values: pa.ChunkedArray) -> str:
 
 def csv_of(table: pa.Table) -> bytes:
     """Write the table as CSV: NULL is empty, NaN is nan, lists are JSON."""
-    rows = (
-        row
-        for batch in table.to_batches()
-        for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)
-    )
+    rows = chain.from_iterable(_rows_of(batch) for batch in table.to_batches())
     return as_csv(table.column_names, rows).encode()
 
 
@@ -490,3 +484,8 @@ def fitting_marks(frame: pd.DataFrame, x: str, colour: str) -> list[str]:
 def complete(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return the rows that a chart of `columns` can show: no NULL, NaN or Inf in any of them."""
     return frame.loc[frame[list(dict.fromkeys(columns))].replace([np.inf, -np.inf], np.nan).dropna().index]
+
+
+def _rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """The rows of a batch as Python values."""
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

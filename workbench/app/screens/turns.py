@@ -249,7 +249,11 @@ def cells_of_runs(store: Store, runs: pd.DataFrame, measure: Measure) -> RunCell
 def deviations_of(every: RunCells, run_ids: Sequence[str], *, is_ratio: bool) -> list[RunDeviation]:
     """Return where some runs leave their usual band, which all runs of the experiment make."""
     rows = {str(run["run_id"]): run for run in every.runs.to_dict("records")}
-    falls = {name: fall[0] for name, run in rows.items() if (fall := _fall(run)) is not None}
+    falls = {}
+    for name, run in rows.items():
+        fall = _fall(run)
+        if fall is not None:
+            falls[name] = fall.step
     found = find_deviations(every.cells, falls, is_ratio=is_ratio)
     nothing = Deviation(None, None, 0, 0)
     return [
