@@ -224,6 +224,13 @@ def _collapses(runs: pd.DataFrame) -> Share:
     return Share(int(dead.sum()), int(judged.sum()))
 
 
+def staleness() -> str:
+    """Return each correction against token PPO on rollouts of four iterations ago."""
+    from studies.staleness import count_methods, read_runs
+
+    return count_methods(read_runs(SHIPPED / "staleness" / "counted.parquet"), 4)
+
+
 def rise_and_fall() -> str:
     """Return how many runs rose and how many collapsed where the learning rate warms up."""
     from studies import stored
