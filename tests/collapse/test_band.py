@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sorl.collapse.band import FEWEST, MARGIN, WINDOW, Band, band_rules, baseline_file, read_bands
+from sorl.collapse.band import FEWEST, MARGIN, WINDOW, Band, band_rules, read_bands
 from sorl.collapse.events import RuleWatch
 from sorl.difference.curves import parting
 from sorl.spec import InputError
+from sorl.spec.baselines import baseline_file
 
 STEPS = 60
 

@@ -8,13 +8,13 @@ from sorl.app import page
 from sorl.app.queries import Store
 from sorl.app.text import word
 from sorl.app.url import choose_many
-from sorl.collapse.band import baseline_names
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.log import of_run
 from sorl.difference import baseline, report
 from sorl.difference.baseline import Baseline
 from sorl.difference.difference import Difference, compare
 from sorl.spec import InputError
+from sorl.spec.baselines import baseline_names
 from sorl.store.reader import Reader
 
 TITLE = "What differs"

@@ -37,8 +37,8 @@ def save_baseline(
 @app.command("ls")
 def list_baselines(ctx: Context) -> None:
     """List the saved baselines."""
-    from sorl.collapse.band import baseline_names
     from sorl.difference.baseline import load
+    from sorl.spec.baselines import baseline_names
 
     saved = [load(ctx.obj, name) for name in baseline_names(ctx.obj)]
     rows = [[one.name, len(one.runs), len(one.bands), one.runs[0].name] for one in saved]

@@ -67,8 +67,8 @@ def diff(
 
 def baseline_of(runs: Path, which: Sequence[str], version: str, name_map: Sequence[str] | None) -> Baseline:
     """Return the baseline of what was named: a saved one, or some runs."""
-    from sorl.collapse.band import baseline_names
     from sorl.difference.baseline import Baseline, load
+    from sorl.spec.baselines import baseline_names
 
     if len(which) == 1 and which[0] in baseline_names(runs):
         return load(runs, which[0])

@@ -97,7 +97,8 @@ def _band_rules(runs: Path, name: str | None) -> list[Rule]:
     """Return the rules of a saved baseline. Raises InputError for one that is not there, or damaged."""
     if name is None:
         return []
-    from sorl.collapse.band import band_rules, baseline_file, read_bands
+    from sorl.collapse.band import band_rules, read_bands
+    from sorl.spec.baselines import baseline_file
 
     return list(band_rules(read_bands(baseline_file(runs, name), name), name))
 

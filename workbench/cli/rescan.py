@@ -13,7 +13,6 @@ from typer import Argument, Context, Option
 from sorl.cli.report import slots
 from sorl.cli.shared import current, experiments, folder_of
 from sorl.cli.tables import cell, note, print_table, records
-from sorl.collapse.band import KIND as BAND
 from sorl.collapse.events import Event, RuleWatch, alarms
 from sorl.collapse.rule import Watch
 from sorl.collapse.unsized import UnsizedWatch
@@ -23,6 +22,7 @@ from sorl.measures import CATALOGUE
 from sorl.recording.recorder import TIMED
 from sorl.recording.segments import append, schema_of
 from sorl.spec import CollapseSettings, InputError, Level
+from sorl.spec.baselines import KIND as BASELINE
 from sorl.spec.files import from_json
 from sorl.spec.names import refuse_outside
 from sorl.store import sync as store
@@ -42,7 +42,7 @@ _KEY = ("step", "kind", "diagnostic")  # of an event
 _key = itemgetter(*_KEY)
 # Kinds of events that come from the trainer, the grid or the sync, not from a rule over columns; guard_* do
 # as well.
-_OTHERS = {"diverged", "segment_corrupt", BAND, *KINDS}
+_OTHERS = {"diverged", "segment_corrupt", BASELINE, *KINDS}
 _RUNS = """
     SELECT * FROM run WHERE status IN ('finished', 'failed', 'interrupted')
     AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment ORDER BY run_id

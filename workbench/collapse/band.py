@@ -19,13 +19,9 @@ import numpy as np
 import pandas as pd
 
 from sorl.collapse.events import Found, Judged, Memory, Row, Rule
-from sorl.spec import InputError, nearest
-from sorl.spec.files import MIB, from_json, read_text
-
-FOLDER = ".baselines"  # of a runs folder
-COPY = "baseline.json"  # in the folder of a run: what it was judged by
-LARGEST = 64 * MIB
-KIND = "baseline"  # of the events
+from sorl.spec import InputError
+from sorl.spec.baselines import KIND, LARGEST
+from sorl.spec.files import from_json, read_text
 
 WINDOW = 5  # steps whose median must lie outside
 FEWEST = 12  # common steps, below which nothing is said
@@ -160,21 +156,6 @@ def _leave_band(band: Band, name: str, row: Row, memory: Memory) -> Judged:
         f" baseline {name}"
     )
     return Found(message, band.column, middle, end)
-
-
-def baseline_names(runs: Path) -> list[str]:
-    """Return the names of the baselines that are saved in a runs folder."""
-    return sorted(file.stem for file in (runs / FOLDER).glob("*.json"))
-
-
-def baseline_file(runs: Path, name: str) -> Path:
-    """Return the file of a saved baseline. Raises InputError for one that is not there."""
-    names = baseline_names(runs)
-    if name not in names:
-        raise InputError(
-            f"no baseline '{name}'{nearest(name, names)}; `sorl baseline save NAME RUN ...` saves one"
-        )
-    return runs / FOLDER / f"{name}.json"
 
 
 def read_bands(file: Path, name: str) -> list[Band]:

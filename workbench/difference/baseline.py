@@ -11,13 +11,14 @@ from typing import Any, Self
 
 import pandas as pd
 
-from sorl.collapse.band import FOLDER, LARGEST, Band, baseline_file
+from sorl.collapse.band import Band
 from sorl.diagnosis.finding import Diagnosis
 from sorl.diagnosis.log import Log
 from sorl.diagnosis.signals import signals
 from sorl.difference.defaults import PACKAGES
 from sorl.difference.settings import Configuration
 from sorl.spec import InputError
+from sorl.spec.baselines import FOLDER, LARGEST, baseline_file
 from sorl.spec.files import from_json, read_text
 from sorl.spec.names import FolderName
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from sorl.collapse.band import COPY, LARGEST, baseline_file, read_bands
 from sorl.grid.cell import Cell, expand, flatten
 from sorl.grid.fork import next_start, rolled_back
 from sorl.spec import COLLAPSED, COSMETIC, UNDECIDED, table
+from sorl.spec.baselines import COPY, LARGEST, baseline_file
 from sorl.spec.files import MIB, from_json, from_toml, lock_file, lock_holder, naming, read_text
 from sorl.spec.names import FolderName, folder_to_write, refuse_outside, refuse_twins
 from sorl.spec.rollback import Rollback
@@ -53,6 +53,10 @@ def refuse_unsafe(runs: Path, experiment: FolderName, cells: Sequence[Cell]) -> 
 def refuse_missing_baselines(runs: Path, cells: Sequence[Cell]) -> None:
     """Raise InputError for a baseline that these cells name and that is not saved or is damaged."""
     names = {cell.settings.record.baseline for cell in cells} - {None}
+    if not names:
+        return
+    from sorl.collapse.band import read_bands  # its arrays take a second to load
+
     for name in sorted(map(str, names)):
         read_bands(baseline_file(runs, name), name)
 

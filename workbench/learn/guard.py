@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sorl.collapse.band import KIND as BASELINE
 from sorl.collapse.events import Event
 from sorl.learn.checkpoint import checkpoints
 from sorl.spec import GuardSettings, RunSettings
+from sorl.spec.baselines import KIND as BASELINE
 from sorl.spec.names import LADDER
 from sorl.spec.rollback import Rollback
 

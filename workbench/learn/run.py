@@ -78,7 +78,8 @@ def _band_rules_of(folder: Path, settings: RunSettings) -> list[Rule]:
     name = settings.record.baseline
     if name is None:
         return []
-    from sorl.collapse.band import COPY, band_rules, read_bands
+    from sorl.collapse.band import band_rules, read_bands
+    from sorl.spec.baselines import COPY
 
     return list(band_rules(read_bands(folder / COPY, name), name))
 
