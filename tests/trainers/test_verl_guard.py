@@ -91,6 +91,31 @@ def test_a_training_that_fails_ends_with_its_own_exit_code(trained):
     assert (code, said) == (1, [])
 
 
+def test_what_cannot_be_judged_never_ends_the_training(trained, monkeypatch):
+    def fail(starts, folder):
+        raise ValueError("no such shape")
+
+    monkeypatch.setattr(verl_guard, "read_scores", fail)
+    _, code, said = trained({LR: "1e-6"})
+    assert code == 0
+    assert said == [
+        "its output cannot be judged (ValueError: no such shape), so the training goes on as it is"
+    ]
+
+
+def test_a_full_disk_never_stops_the_training(trained, monkeypatch):
+    opened = Path.open
+
+    def open_full(path, *mode, **more):
+        is_log = path.suffix == ".log" and mode == ("wb",)
+        return opened(Path("/dev/full") if is_log else path, *mode, **more)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    _, code, said = trained({LR: "1e-6"})
+    assert code == 0
+    assert said[0].startswith("its log cannot be written ([Errno 28]")
+
+
 def test_an_option_is_replaced_where_the_command_sets_it():
     words = ["python", "-m", "main", "+a.b=1", "c=2"]
     assert with_overrides(words, {"a.b": "3", "d": "4"}) == ["python", "-m", "main", "+a.b=3", "c=2", "d=4"]

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -192,14 +193,14 @@ class Guard:
         """Run one start; return the exit code of a command that ended, or the start that follows a fall."""
         self.starts.append(replace(start, started_at=time.time()))
         self._write_state()
-        with (self.folder / start.log).open("wb") as log:
+        with (self.folder / start.log).open("wb", buffering=0) as log:
             process = subprocess.Popen(
                 with_overrides(self.plan.command, start.overrides),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            copying = threading.Thread(target=_copy_lines, args=(process, log), daemon=True)
+            copying = threading.Thread(target=_copy_lines, args=(process, log, self._say), daemon=True)
             copying.start()
             try:
                 return self._watch(process)
@@ -212,14 +213,24 @@ class Guard:
             try:
                 return process.wait(self.plan.poll_seconds)
             except subprocess.TimeoutExpired:
-                following = self._decide()
+                following = self._look()
                 if following is not None:
                     return following
+
+    def _look(self) -> Start | None:
+        """Decide; what cannot be judged never ends the training."""
+        if self._gave_up:
+            return None
+        try:
+            return self._decide()
+        except Exception as error:  # noqa: BLE001  the edge between a training and what only watches it
+            self._give_up(f"its output cannot be judged ({type(error).__name__}: {error})")
+            return None
 
     def _decide(self) -> Start | None:
         """Return the start after a rollback, if the score has fallen and there is a way back."""
         size = (self.folder / self.starts[-1].log).stat().st_size
-        if self._gave_up or size == self._bytes_judged:
+        if size == self._bytes_judged:
             return None
         self._bytes_judged = size
         fall = find_fall(read_scores(self.starts, self.folder))
@@ -317,11 +328,20 @@ def stop_group(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _copy_lines(process: subprocess.Popen[bytes], log: BinaryIO) -> None:
-    """Copy what a command prints to the terminal and to its log."""
+def _copy_lines(process: subprocess.Popen[bytes], log: FileIO, say: Callable[[str], None]) -> None:
+    """Copy what a command prints to the terminal and to its log.
+
+    It reads on when one of them refuses: a command that nobody reads from stops in the middle.
+    """
     assert process.stdout is not None
+    is_full = False
     for line in process.stdout:
-        log.write(line)
-        log.flush()
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+        try:
+            log.write(line)
+        except OSError as error:
+            if not is_full:
+                say(f"its log cannot be written ({error}): the training goes on and is not watched")
+            is_full = True
+        with suppress(OSError):  # the terminal is gone
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
