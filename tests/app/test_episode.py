@@ -397,8 +397,8 @@ def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_traj
         store: Any = SimpleNamespace(records=lambda *_, rows=rows, **__: rows)
         assert [r["trajectory"] for r in ranked(store, "a", 0, by)] == order
     rows = [{"trajectory": i} for i in range(20)]
-    assert [r["trajectory"] for r in screen.shown(rows, rows[15], 8)] == [*range(7), 15]
-    assert [r["trajectory"] for r in screen.shown(rows, {**rows[3], "step": 5}, 8)] == [*range(8)]
+    assert [r["trajectory"] for r in screen.rows_with_chosen(rows, rows[15], 8)] == [*range(7), 15]
+    assert [r["trajectory"] for r in screen.rows_with_chosen(rows, {**rows[3], "step": 5}, 8)] == [*range(8)]
     turns = [{"epoch": e, "gradient_share": s} for e, s in ((0, 0.1), (1, 0.4), (2, None))]
     assert worst_epoch([*turns, {"epoch": 3, "gradient_share": math.nan}], None) == 3
     assert worst_epoch(turns, None) == 1

@@ -16,8 +16,18 @@ from sorl.analysis.survival import curve
 from sorl.app.data import Fall, Window, alarm_leads, banded, lone
 from sorl.app.figures import runs as of_runs
 from sorl.app.figures.common import AXES, KINDS
-from sorl.app.figures.curves import GROUPS, Marks, Panel, Threshold, _stacked, chart, curves, single_out
-from sorl.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
+from sorl.app.figures.curves import (
+    GROUPS,
+    Arrangement,
+    Marks,
+    Panel,
+    Threshold,
+    _stacked,
+    chart,
+    curves,
+    single_out,
+)
+from sorl.app.figures.maps import FEW, Heat, Measure, Slice, colour_scale, heat, region
 from sorl.app.queries import Diagnostics
 from sorl.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 from tests.app.conftest import HOSTILE, assert_figure_literal, checked
@@ -108,8 +118,11 @@ def panel(data: pd.DataFrame, **more: Any) -> Panel:
     return Panel("grad_norm_max", "norm", "max ||g||_2 over updates, before gradient clipping", data, **more)
 
 
-def drawn(*panels: Panel, palette: Palette = LIGHT, **more: Any) -> Any:
-    return curves(panels, looks("ppo", "st-ppo", palette=palette), palette, AXES["step"], **more)
+def drawn(
+    *panels: Panel, palette: Palette = LIGHT, onsets: pd.DataFrame | None = None, **arrangement: Any
+) -> Any:
+    arms = looks("ppo", "st-ppo", palette=palette)
+    return curves(panels, arms, palette, AXES["step"], onsets=onsets, arrangement=Arrangement(**arrangement))
 
 
 def line_of(figure: Any, arm: str) -> Any:
@@ -252,7 +265,7 @@ def test_aligned_0_has_a_line_and_onsets_at_one_x_stand_apart() -> None:
     both = pd.concat([MARK, MARK.assign(run_id="ppo-1"), MARK.assign(arm="st-ppo", run_id="st-0")]).assign(
         x=0
     )
-    figure = checked(drawn(panel(points()), panel(points()), onsets=both, aligned=True))
+    figure = checked(drawn(panel(points()), panel(points()), onsets=both, is_aligned=True))
     assert [(s.x0, s.xref, s.yref) for s in figure.layout.shapes] == [
         (0, "x", "y domain"),
         (0, "x2", "y2 domain"),
@@ -485,7 +498,8 @@ def mapped(
         [(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")], columns=columns
     )
     names = styles([(arm, "ppo")], palette)
-    return checked(region(found, edges, lattice, names, palette, along, "learn.staleness", measure))
+    piece = Slice(found, edges, lattice, along, "learn.staleness")
+    return checked(region(piece, names, palette, measure))
 
 
 def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run_is_empty() -> None:
@@ -533,7 +547,8 @@ def test_the_number_of_a_cell_can_be_read_on_its_colour(palette: Palette, measur
     every = pd.DataFrame({"x": lattice, "collapsed": range(11), "final": [n / 10 for n in range(11)]})
     every = every.assign(series="ppo", y=0.0, runs=10)
     none = pd.DataFrame(columns=["series", "y"])
-    figure = region(every, none, lattice, looks("ppo", palette=palette), palette, "a", "b", measure)
+    piece = Slice(every, none, lattice, "a", "b")
+    figure = region(piece, looks("ppo", palette=palette), palette, measure)
     colours = palette.sequential[1:]
     for n, ink in enumerate(figure.data[2].textfont.color):
         at = n / 10 * (len(colours) - 1)

@@ -19,7 +19,7 @@ from sorl.app.choices import runs as runs_of
 from sorl.app.data import first_alarm, first_alarms, stands
 from sorl.app.queries import Store, dictionary
 from sorl.app.screens import replay
-from sorl.app.screens.run import as_it_is, findings, held_out, not_finite, settings, told
+from sorl.app.screens.run import as_it_is, findings, held_out, judge_run, not_finite, settings
 from sorl.app.text import percent
 from sorl.diagnosis.place import place
 from sorl.spec import InputError
@@ -173,7 +173,7 @@ def told_of(store: Store, name: str) -> tuple[str, list[Read]]:
     """What screen Run says of a run: how it stands, and what stands out."""
     each = runs_of(store, "kinds")
     now = as_it_is(store, each.set_index("run_id", drop=False).loc[name].to_dict())
-    stands, said = told(store, now)
+    stands, said = judge_run(store, now)
     return stands, [Read(one) for one in findings(store, dictionary(store), now, each, said)]
 
 
@@ -231,7 +231,7 @@ def test_links_of_findings_lead_to_the_step_that_is_named_and_to_tokens_that_wer
                 assert re.search(rf"step {where['step']}\b", one.text)
                 assert where.get("trajectory") == (None if KEPT[name] != 2 else "2")
     assert not [href for one in told_of(kinds, "imported")[1] for href in one.values("href")]
-    d = told(kinds, {"run_id": "fast", "steps": 36})[1]
+    d = judge_run(kinds, {"run_id": "fast", "steps": 36}).diagnosis
     assert d is not None
     assert "step=14&trajectory=2" in place(d, d.findings[0]), "sorl diagnose leads to the same place"
 
@@ -398,7 +398,7 @@ def test_algorithms_stand_side_by_side_and_are_asked_once(
         raise InputError("nothing more is asked")
 
     # What was asked once is read from the disk, and another trajectory is another question.
-    monkeypatch.setattr(page, "said", refuse)
+    monkeypatch.setattr(page, "run_sorl", refuse)
     for other, words in (
         ({"measure": "gradient_share"}, "logged loss 0.5"),
         ({"trajectory": "2"}, "nothing more"),
@@ -420,7 +420,7 @@ def test_an_audit_is_asked_by_a_button_and_says_what_holds_what_is_violated_and_
         )
     ]
     asked: list[Any] = []
-    monkeypatch.setattr(page, "said", lambda words, *_, **__: asked.append(words) or json.dumps(checks))
+    monkeypatch.setattr(page, "run_sorl", lambda words, *_, **__: asked.append(words) or json.dumps(checks))
     app = open_screen("run", two_runs, run="full")
     assert not asked, "it takes seconds"
     press(app, "Audit this run")
@@ -457,7 +457,7 @@ def test_an_answer_is_asked_once_for_each_batch(runs: Path, monkeypatch: Patch) 
     folder = runs / "demo" / "full"
     empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
     asked: list[list[str]] = []
-    monkeypatch.setattr(page, "said", lambda words, *_: asked.append(words) or json.dumps(empty))
+    monkeypatch.setattr(page, "run_sorl", lambda words, *_: asked.append(words) or json.dumps(empty))
     for text in ("x", "x", "another"):
         if text != "x":
             write_batch(folder, 3, text=text)

@@ -194,7 +194,7 @@ def test_only_what_is_too_long_is_cut(rows: list[list[str | None] | None]) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sql, "_TEXT", 5)
         patch.setattr(sql, "_LIST", 3)
-        table, cut = sql.shown(pa.table({"l": pa.array(rows, pa.list_(pa.string()))}))
+        table, cut = sql.cut_for_browser(pa.table({"l": pa.array(rows, pa.list_(pa.string()))}))
         assert table["l"].to_pylist() == [
             row and [text if text is None or len(text) <= 5 else f"{text[:5]}…" for text in row[:3]]
             for row in rows

@@ -21,7 +21,7 @@ from sorl.app.figures.runs import Signal
 from sorl.app.page import Empty, address, anchor, links, look, note
 from sorl.app.queries import Diagnostics, Store
 from sorl.app.text import few, number, percent, setting, times, word
-from sorl.app.url import about, asked, choose, choose_many
+from sorl.app.url import asked, choose, choose_many, name_view
 from sorl.diagnosis.standing import counted
 from sorl.objective import KINDS
 from sorl.spec import InputError
@@ -51,20 +51,27 @@ def runs(store: Store, experiment: str) -> pd.DataFrame:
     return store.computed(("runs", experiment), lambda reader: recorded.outcomes(reader, experiment))
 
 
-def shown(store: Store, experiment: str, kept: Mapping[str, notes.Notes] | None = None) -> pd.DataFrame:
-    """Return `runs` without those that somebody has hidden, and say how many these are; `kept` are notes if
-    read.
+def visible_runs(
+    store: Store, experiment: str, run_notes: Mapping[str, notes.Notes] | None = None
+) -> pd.DataFrame:
+    """Return `runs` without those that somebody has hidden, and say how many these are.
+
+    `run_notes` are the notes of the runs, by run_id, where they have been read already.
     """
     each = runs(store, experiment)
-    about = notes.every(store.runs, experiment) if kept is None else kept
-    left = each[~each["run_id"].isin([run for run, one in about.items() if one.hidden])]
-    if gone := len(each) - len(left):
-        what = f"{gone} hidden run{'s are' if gone > 1 else ' is'}"
-        if left.empty:
-            note(f"{what} shown all the same: no other is left.")
-            return each
-        note(f"{what} left out of all that is shown and counted here; `sorl compare` counts every run.")
-    return left
+    if run_notes is None:
+        run_notes = notes.every(store.runs, experiment)
+    hidden = [run for run, of_run in run_notes.items() if of_run.hidden]
+    visible = each[~each["run_id"].isin(hidden)]
+    count = len(each) - len(visible)
+    if not count:
+        return visible
+    what = f"{count} hidden run{'s are' if count > 1 else ' is'}"
+    if visible.empty:
+        note(f"{what} shown all the same: no other is left.")
+        return each
+    note(f"{what} left out of all that is shown and counted here; `sorl compare` counts every run.")
+    return visible
 
 
 def question(store: Store, experiment: str) -> str:
@@ -105,7 +112,7 @@ def choose_arms(
         experiment = choose_experiment(store, collapsed=True)
         if is_region(store, experiment):
             links([anchor("All points in Region", address("region", experiment=experiment))])
-    every = shown(store, experiment)
+    every = visible_runs(store, experiment)
     every = regroup(experiment, every) if regroup else every
     with right:
         groups = list(every["arm"].unique())
@@ -115,7 +122,7 @@ def choose_arms(
         if len(names) > _IN_BOX:
             note(f"{len(names)} are drawn, also those that the box scrolls out of sight.")
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
-    about(few(names, 2), seeds_of(mine))
+    name_view(few(names, 2), seeds_of(mine))
     return Arms(experiment, every, names, mine, styles(every, names))
 
 
@@ -147,14 +154,33 @@ def default_arms(each: pd.DataFrame, most: int = 8) -> list[str]:
         return every
     each = each.assign(fell=each[["collapse_step", "onset_low"]].notna().any(axis=1))
     if "config" in each:
-        points = {
-            text: str([settings_of(text).get(name) for name in _POINT]) for text in each["config"].unique()
-        }
-        tried = each.groupby(each["config"].map(points).rename("point"), sort=False)
-        about = tried.agg(algorithms=("algorithm", "nunique"), fell=("fell", "mean"))
-        if len(about) > 1 and about["algorithms"].max() > 1:
-            best = about[about["algorithms"] == about["algorithms"].max()]["fell"].sub(0.5).abs().idxmin()
-            return list(each.loc[each["config"].map(points) == best, "arm"].unique()[:most])
+        at_point = _arms_at_best_point(each)
+        if at_point:
+            return at_point[:most]
+    chosen = _arms_of_algorithms(each)
+    chosen = [*chosen, *(arm for arm in every if arm not in chosen)][:most]
+    return sorted(chosen, key=every.index)
+
+
+def _arms_at_best_point(each: pd.DataFrame) -> list[str]:
+    """Return the arms at the point of a region that compares most algorithms; none without such a point."""
+    points = each["config"].map({text: _point_of(text) for text in each["config"].unique()}).rename("point")
+    tried = each.groupby(points, sort=False).agg(algorithms=("algorithm", "nunique"), fell=("fell", "mean"))
+    most_algorithms = tried["algorithms"].max()
+    if len(tried) <= 1 or not most_algorithms > 1:
+        return []
+    best = tried[tried["algorithms"] == most_algorithms]["fell"].sub(0.5).abs().idxmin()
+    return list(each.loc[points == best, "arm"].unique())
+
+
+def _point_of(config: str) -> str:
+    """Return the values of _POINT in the settings of a run, as one text."""
+    settings = settings_of(config)
+    return str([settings.get(name) for name in _POINT])
+
+
+def _arms_of_algorithms(each: pd.DataFrame) -> list[str]:
+    """Return of each algorithm the arm with most falls, then the one with most runs that stood."""
     rows = each.groupby("arm", sort=False)
     counts = rows.agg(algorithm=("algorithm", "first"), fell=("fell", "sum"), runs=("fell", "size"))
     counts["stood"] = counts["runs"] - counts["fell"]
@@ -162,8 +188,7 @@ def default_arms(each: pd.DataFrame, most: int = 8) -> list[str]:
     for kind in ("fell", "stood"):
         others = counts[(counts[kind] > 0) & ~counts.index.isin(chosen)]
         chosen += [str(mine[kind].idxmax()) for _, mine in others.groupby("algorithm", sort=False)]
-    chosen = [*chosen, *(arm for arm in every if arm not in chosen)][:most]
-    return sorted(chosen, key=every.index)
+    return chosen
 
 
 def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
@@ -185,12 +210,12 @@ def choices_of(config: str | None) -> dict[str, str]:
         algorithm = resolve(tables.get("algorithm", ""), tables.get("slots"))
     except (InputError, AttributeError, TypeError):  # of another trainer
         return settings_of(config)
-    found = {}
+    choices = {}
     for slot in KINDS:
         choice = getattr(algorithm, slot)
-        found[slot] = choice.kind
-        found |= {f"{slot} {field.name}": setting(getattr(choice, field.name)) for field in fields(choice)}
-    return {"critic": word(algorithm.critic)} | found | {key: setting(value) for key, value in raw.items()}
+        choices[slot] = choice.kind
+        choices |= {f"{slot} {field.name}": setting(getattr(choice, field.name)) for field in fields(choice)}
+    return {"critic": word(algorithm.critic)} | choices | {key: setting(value) for key, value in raw.items()}
 
 
 def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFrame:
@@ -265,7 +290,7 @@ def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
     rows = {row["run_id"]: row for row in each.to_dict("records")}
     names = {run: _name_of(row) for run, row in rows.items()}
     run = choose("run", "Run", names, first or first_run(each))
-    about(f"{rows[run]['arm']} s{rows[run]['seed']}", names[run])
+    name_view(f"{rows[run]['arm']} s{rows[run]['seed']}", names[run])
     return rows[run]
 
 
@@ -312,8 +337,8 @@ def share_of(row: Row, among: int, which: str = "") -> Markup:
     which = which or f"trajectory {row['trajectory']}"
     share = row["gradient_share"]
     if share is None or not math.isfinite(share):
-        found = "was not measured" if share is None else f"is {number(share)}"
-        return Markup("the share of {} in this step's gradient {}").format(which, found)
+        words = "was not measured" if share is None else f"is {number(share)}"
+        return Markup("the share of {} in this step's gradient {}").format(which, words)
     equal = f", {times(share * among)} an equal share" if among > 1 and share else ""
     return Markup("{} has {} of this step's gradient{}").format(
         which, percent(share) if share else "none", equal
@@ -321,7 +346,10 @@ def share_of(row: Row, among: int, which: str = "") -> Markup:
 
 
 def _size(value: float | None) -> float:
-    return -1.0 if value is None else math.inf if math.isnan(value) else abs(value)
+    """The size by which trajectories are ranked: NULL below any number, NaN above."""
+    if value is None:
+        return -1.0
+    return math.inf if math.isnan(value) else abs(value)
 
 
 def alike(store: Store, experiment: str, run: Row, mine: Row, most: int = 50) -> list[Row]:

@@ -101,9 +101,10 @@ def stands(run: Row) -> str:
     """Say how a run ended and after which step it fell, as in `collapsed after step 17`."""
     end = ended(run)
     after = fell(run)
-    return (
-        f"{end}{' ' if end in ('collapsed', 'falling', 'mild fall') else ', fell '}{after}" if after else end
-    )
+    if not after:
+        return end
+    says_fall = end in ("collapsed", "falling", "mild fall")
+    return f"{end} {after}" if says_fall else f"{end}, fell {after}"
 
 
 def onset_of(runs: pd.DataFrame) -> pd.Series:
@@ -153,8 +154,15 @@ def clocks(store: Store, runs: pd.DataFrame) -> list[str]:
 
 def extent(store: Store, runs: pd.DataFrame, starts: Sequence[int]) -> tuple[int, int]:
     """Return the first and the last recorded step of `runs`, counted from the origin of each."""
-    found = store.query("extent", runs=list(runs["run_id"]), origins=list(starts)).fillna(0)
-    return int(found["first"].iloc[0]), int(found["last"].iloc[0])
+    ends = store.query("extent", runs=list(runs["run_id"]), origins=list(starts)).fillna(0)
+    return int(ends["first"].iloc[0]), int(ends["last"].iloc[0])
+
+
+class _Presence(NamedTuple):
+    """Which runs have no step among the chosen ones, a truth value a run."""
+
+    is_over: np.ndarray  # they ended before the first
+    is_to_come: np.ndarray  # they begin after the last
 
 
 @dataclass(frozen=True)
@@ -201,25 +209,35 @@ class Chosen:
         """Return `points` with what stopped runs would have had, and the arms that lack a run in all chosen
         steps.
         """
-        steps = pd.to_numeric(self.runs.get("steps", pd.Series(index=self.runs.index))).to_numpy(
-            float, na_value=0
-        )
-        starts = np.array(self.origins)
-        gone = (steps > 0) & (steps - starts <= self.window.first)
-        ended = stopped(self.runs).to_numpy()
-        absent = gone | ((steps > 0) & (-starts > self.window.last))
+        presence = self._presence()
+        absent = presence.is_over | presence.is_to_come
         if table != "step" or name not in CARRIED:
             return points, list(self.runs["arm"][absent])
-        if (before := gone & ended).any():  # their last values stand before the first of the chosen steps
-            start = -max(self.origins)
-            width = self.window.width
-            window = Window(start, self.window.first - 1, width)
-            past = replace(self, window=window, runs=self.runs[before], origins=starts[before].tolist())
-            last = past.points(store, table, name).dropna(subset=["mean"]).groupby("run").tail(1)
-            places = before.nonzero()[0]
-            points = pd.concat([points, last.assign(bucket=-1, run=places[last["run"]])], ignore_index=True)
-        points = carried(points, ended.nonzero()[0])
-        return points[points["bucket"] >= 0], list(self.runs["arm"][absent & ~(gone & ended)])
+        is_stopped = stopped(self.runs).to_numpy()
+        before = presence.is_over & is_stopped
+        if before.any():  # their last values stand before the first of the chosen steps
+            points = pd.concat([points, self._last_points(store, before, table, name)], ignore_index=True)
+        points = carried(points, is_stopped.nonzero()[0])
+        return points[points["bucket"] >= 0], list(self.runs["arm"][absent & ~before])
+
+    def _presence(self) -> _Presence:
+        """Tell which runs have no step among the chosen ones."""
+        recorded = self.runs.get("steps", pd.Series(index=self.runs.index))
+        steps = pd.to_numeric(recorded).to_numpy(float, na_value=0)
+        starts = np.array(self.origins)
+        return _Presence(
+            is_over=(steps > 0) & (steps - starts <= self.window.first),
+            is_to_come=(steps > 0) & (-starts > self.window.last),
+        )
+
+    def _last_points(self, store: Store, before: np.ndarray, table: str, name: str) -> pd.DataFrame:
+        """Return the last points of the runs `before` the chosen steps, in a bucket of their own, -1."""
+        window = Window(-max(self.origins), self.window.first - 1, self.window.width)
+        origins = np.array(self.origins)[before].tolist()
+        past = replace(self, window=window, runs=self.runs[before], origins=origins)
+        last = past.points(store, table, name).dropna(subset=["mean"]).groupby("run").tail(1)
+        places = before.nonzero()[0]
+        return last.assign(bucket=-1, run=places[last["run"]])
 
 
 def carried(points: pd.DataFrame, ended: Collection[int]) -> pd.DataFrame:

@@ -4,7 +4,7 @@ data.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache
 from itertools import count
@@ -21,9 +21,10 @@ from streamlit.components.v2.types import ComponentRenderer
 from streamlit.runtime.scriptrunner import ScriptRunContext, add_script_run_ctx, get_script_run_ctx
 
 from sorl.app.text import tag
-from sorl.app.url import follow, shown
+from sorl.app.url import follow, view_names
 
 Data = pd.DataFrame | Callable[[], pd.DataFrame]
+_Mode = Literal["points", "box"]  # of selecting in a figure
 
 CONFIG: dict[str, Any] = {
     "displayModeBar": False,
@@ -51,12 +52,9 @@ def figure(
     and `key` what bands and marks mean: both are the caption of a saved image. Points can be clicked with
     `select`; dragging over a part of x sets the range `zooms` of the address.
     """
-    modes: list[Literal["points", "box"]] = ["points"] if select else []
+    modes: list[_Mode] = ["points"] if select else []
     if zooms:
-        line = {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}
-        drawn.update_layout(dragmode="select", selectdirection="h", newselection={"line": line})
-        if select:
-            drawn.update_layout(meta="cells", clickmode="event")  # figure.js knows it by that
+        _let_zoom(drawn, select=select)
         modes.append("box")
     number = st.session_state.get(f"{name} zoomed", 0)
     with st.container(key=name, gap=None):
@@ -69,31 +67,56 @@ def figure(
             on_select="rerun" if modes else "ignore",
             selection_mode=modes or "points",
         )
-        # A figure is drawn on one canvas of marks, so this stands for them: figure.js moves the pointer's
-        # label.
-        hint = f"Arrow keys: from mark to mark{', Enter opens one' if select else ''}. "
-        said = {
-            "tabindex": "0",
-            "role": "application",
-            "aria_label": f"Marks of this figure: {describe} {hint}",
-        }
-        marks = tag("div", hint, tag("span", aria_live="polite"), css="sorl-marks", **said)
-        _buttons(name, data, f"{describe} {key}", marks)
+        _buttons(name, data, f"{describe} {key}", _keyboard_marks(describe, select=select))
     if not modes:
         return []
-    if zooms and (boxes := event["selection"]["box"]):
+    boxes = event["selection"]["box"] if zooms else []
+    if boxes:
         # the next figure is another one, with nothing selected
         st.session_state[f"{name} zoomed"] = number + 1
-        low, high = sorted(float(end) for end in boxes[0]["x"])
-        first = math.ceil(low)
-        last = math.floor(high)
-        middle = round((low + high) / 2)
-        follow(zooms, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])
-    found = [point.get("customdata") for point in event["selection"]["points"]]
-    # The browser sends a list of numbers as {"0": 7, "1": 12}.
-    return [
-        [one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found
-    ]
+        follow(zooms, [_steps_of_box(boxes[0]["x"])])
+    return [_carried(point) for point in event["selection"]["points"]]
+
+
+def _let_zoom(drawn: go.Figure, *, select: bool) -> None:
+    """Have dragging over a part of x select it."""
+    line = {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}
+    drawn.update_layout(dragmode="select", selectdirection="h", newselection={"line": line})
+    if select:
+        drawn.update_layout(meta="cells", clickmode="event")  # figure.js knows it by that
+
+
+def _keyboard_marks(describe: str, *, select: bool) -> Markup:
+    """What stands for the marks of a figure, which are one canvas: figure.js moves the pointer's label."""
+    hint = f"Arrow keys: from mark to mark{', Enter opens one' if select else ''}. "
+    return tag(
+        "div",
+        hint,
+        tag("span", aria_live="polite"),
+        css="sorl-marks",
+        tabindex="0",
+        role="application",
+        aria_label=f"Marks of this figure: {describe} {hint}",
+    )
+
+
+def _steps_of_box(ends: Sequence[Any]) -> str:
+    """Return the range of whole steps in a box, as the address writes it: at least three."""
+    low, high = sorted(float(end) for end in ends)
+    first = math.ceil(low)
+    last = math.floor(high)
+    if last - first > 1:
+        return f"{first}..{last}"
+    middle = round((low + high) / 2)
+    return f"{middle - 1}..{middle + 1}"
+
+
+def _carried(point: Mapping[str, Any]) -> Any:
+    """Return what a clicked point carries: the browser sends a list of numbers as {"0": 7, "1": 12}."""
+    data = point.get("customdata")
+    if not isinstance(data, Mapping):
+        return data
+    return [data[place] for place in sorted(data, key=int)]
 
 
 @cache
@@ -118,7 +141,7 @@ def _buttons(name: str, data: Data, caption: str, marks: Markup = Markup()) -> N
     def csv() -> bytes:
         return (data() if callable(data) else data).to_csv(index=False).encode()
 
-    short, title = shown()
+    short, title = view_names()
     file = file_name(short, name)
     with st.container(
         horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"

@@ -15,7 +15,7 @@ def menu(url: str | None) -> list[Page]:
     """Return every page of the app. The first screen has two addresses; the menu shows the one of `url`."""
     first, *others = SCREENS
     named = urlsplit(url or "").path.endswith(f"/{first}")
-    return [page(first, shown=not named), page(first, first, shown=named), *map(page, others)]
+    return [page(first, in_menu=not named), page(first, first, in_menu=named), *map(page, others)]
 
 
 def main() -> None:

@@ -119,7 +119,7 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         falling = 0
         with suppress(InputError), bell:  # the screen has said what is wrong
             falling = _ring(store, syncing)
-        st.set_page_config(page_title=tab_title(body.__name__, url.shown()[0], falling))
+        st.set_page_config(page_title=tab_title(body.__name__, url.view_names().short, falling))
         st.session_state[_DRAWN] = True
         _pulse(store, syncing, state)
 
@@ -135,27 +135,27 @@ def _ring(store: Store, syncing: BackgroundSync) -> int:
     """Hand the page what has happened since it was opened, which bell.js tells; return how many runs are
     falling.
     """
-    found = happened(store)
-    here = st.session_state
-    if _KNOWN not in here and not syncing.syncing:  # what the first sync of a session brings is old
-        here[_KNOWN] = {(one.run_id, one.kind) for one in found}
-    news = [one for one in found if (one.run_id, one.kind) not in here[_KNOWN]] if _KNOWN in here else []
-    told = [
-        (
-            one.title,
-            one.says,
-            f"{one.kind} {one.run_id}",
-            address("run", experiment=one.experiment, run=one.run_id),
-        )
-        for one in news[-50:]
-    ]  # more would be too many for a page
+    every = happened(store)
+    session = st.session_state
+    if _KNOWN not in session and not syncing.syncing:  # what the first sync of a session brings is old
+        session[_KNOWN] = {(alert.run_id, alert.kind) for alert in every}
+    news = []
+    if _KNOWN in session:
+        news = [alert for alert in every if (alert.run_id, alert.kind) not in session[_KNOWN]]
+    messages = [_message(alert) for alert in news[-50:]]  # more would be too many for a page
     blocked = (
         "This browser does not show messages of this page; `sorl app --notify URL` posts them to a webhook."
     )
     words = tag("button", "Tell me in this browser when a run falls", type="button"), tag("span", blocked)
     live = store.query("experiments")["running"].sum() > 0
-    st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(told)))
-    return len({one.run_id for one in found if one.kind == "falling"})
+    st.html(tag("div", *(words if live else ()), css="sorl-bell", data_news=json.dumps(messages)))
+    return len({alert.run_id for alert in every if alert.kind == "falling"})
+
+
+def _message(alert: Alert) -> list[str]:
+    """An alert as bell.js tells it: title, text, its identity, and the address that it opens."""
+    where = address("run", experiment=alert.experiment, run=alert.run_id)
+    return [alert.title, alert.says, f"{alert.kind} {alert.run_id}", where]
 
 
 def _foot(store: Store, screen: str) -> None:
@@ -177,8 +177,8 @@ def _views(store: Store, screen: str) -> None:
     with st.form("save view", border=False, clear_on_submit=True):
         name = st.text_input("Save this view as", max_chars=views.LONGEST_NAME)
         if st.form_submit_button("Save view") and name.strip():
-            here = address(screen, **url.choices()).removeprefix("./?")
-            where = f"{SCREENS[0]}?{here}" if screen == SCREENS[0] else here
+            choices = address(screen, **url.choices()).removeprefix("./?")
+            where = f"{SCREENS[0]}?{choices}" if screen == SCREENS[0] else choices
             _change_views(lambda: views.save(store.runs, [views.View(name, where)]))
     for view in saved.views:
         links([anchor(view.name, view.address)])
@@ -213,7 +213,7 @@ def _report(store: Store, experiment: str) -> None:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "report.html"
             words = ["--runs", str(store.runs.absolute()), "report", "--output", str(file), "--", experiment]
-            said(words, f"sorl report {experiment}", seconds=300.0)
+            run_sorl(words, f"sorl report {experiment}", seconds=300.0)
             return file.read_bytes()
 
     with st.container(
@@ -270,17 +270,17 @@ def not_recorded(missing: str, needs: str) -> None:
     )
 
 
-def table(found: pd.DataFrame, css: str = "sorl-figures") -> None:
+def table(frame: pd.DataFrame, css: str = "sorl-figures") -> None:
     """Show a small table that never cuts a cell; the usual one breaks only cells of the first column into
     lines.
     """
-    st.html(table_html(list(found), found.astype(object).to_numpy().tolist(), css))
+    st.html(table_html(list(frame), frame.astype(object).to_numpy().tolist(), css))
 
 
 # What `sorl` says, by a process of its own: the app itself has no torch, and a long answer must not stop it.
 
 
-def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] = (0,)) -> str:
+def run_sorl(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] = (0,)) -> str:
     """Return what `sorl WORDS` prints; if it ends with none of `codes`, InputError has its message or says
     `typed`.
     """
@@ -304,8 +304,8 @@ def said(words: Sequence[str], typed: str, seconds: float, codes: Sequence[int] 
             f"sorl could not be started ({error.strerror}); type it on a terminal: {typed}"
         ) from None
     if done.returncode not in codes:
-        told = plain(done.stderr).strip().removeprefix("sorl: ")
-        raise InputError(" ".join(told[-600:].split()) or f"`{typed}` ended with code {done.returncode}")
+        message = plain(done.stderr).strip().removeprefix("sorl: ")
+        raise InputError(" ".join(message[-600:].split()) or f"`{typed}` ended with code {done.returncode}")
     return done.stdout
 
 
@@ -314,9 +314,9 @@ def answered(
     words: Sequence[str], typed: str, seconds: float, state: Hashable, codes: Sequence[int] = (0,)
 ) -> Any:
     """Return the JSON that `sorl WORDS` prints, asked once for each `state` of what it reads; raises as
-    `said` does.
+    `run_sorl` does.
     """
-    return json.loads(said(words, typed, seconds, codes))
+    return json.loads(run_sorl(words, typed, seconds, codes))
 
 
 # The menu, and links between screens.
@@ -336,7 +336,7 @@ def tab_title(name: str, chosen: str, falling: int = 0) -> str:
     return " · ".join(dict.fromkeys(filter(None, [alarm, about, title(name), "sorl"])))
 
 
-def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
+def page(name: str, path: str | None = None, *, in_menu: bool = True) -> Page:
     """Make a screen a page of the app, at `path`; by default that is its name, and the root for the first
     screen.
     """
@@ -348,7 +348,7 @@ def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
         title=title(name),
         url_path=path or ("start" if first else name),
         default=first,
-        visibility="visible" if shown else "hidden",
+        visibility="visible" if in_menu else "hidden",
     )
 
 
@@ -356,7 +356,7 @@ def open_screen(name: str, **choices: str | list[str]) -> None:
     """Go to another screen with these choices, from the address that the browser shows: one step of its
     history.
     """
-    st.switch_page(page(name), query_params=url.ask(choices))
+    st.switch_page(page(name), query_params=url.hand_to_next_screen(choices))
 
 
 def address(screen: str, **choices: str | Sequence[str]) -> str:

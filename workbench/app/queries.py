@@ -166,18 +166,21 @@ WORDS = {
     "seconds_total": "wall time of a step",
 }
 _SIGNS = {"<x>_m": "<.+>_m", "1[x]": r"1\[", "#{x}": r"#\{", "a": "(?!)"}  # alone, a is the article
-_NOTATION = {
-    re.compile(
-        "|".join(_SIGNS.get(one) or rf"(?<!\w){re.escape(one)}(?![\w'])" for one in symbols.split(", "))
-    ): f"{symbols}: {words}"
-    for symbols, words in SYMBOLS
-}
+
+
+def _symbol_pattern(symbols: str) -> re.Pattern[str]:
+    """A pattern that finds any of `symbols`, which are separated by commas, in a formula."""
+    parts = [_SIGNS.get(symbol) or rf"(?<!\w){re.escape(symbol)}(?![\w'])" for symbol in symbols.split(", ")]
+    return re.compile("|".join(parts))
+
+
+_NOTATION = {_symbol_pattern(symbols): f"{symbols}: {words}" for symbols, words in SYMBOLS}
 
 
 def notation(formula: str) -> str:
     """Say what the symbols in a formula of the dictionary mean; nothing where it has none."""
-    found = [words for sign, words in _NOTATION.items() if sign.search(formula)]
-    return f"{'. '.join(found)}." if found else ""
+    meanings = [meaning for pattern, meaning in _NOTATION.items() if pattern.search(formula)]
+    return f"{'. '.join(meanings)}." if meanings else ""
 
 
 @dataclass(frozen=True)
@@ -189,15 +192,15 @@ class Diagnostics:
     @property
     def charted(self) -> list[str]:
         """The columns that a curve over training can show, those of a step first."""
-        found = [
+        metrics = [
             m for m, row in self.rows.items() if row["table_name"] in CHARTED and row["sql_type"] != "VARCHAR"
         ]
-        return sorted(found, key=lambda m: CHARTED.index(self.rows[m]["table_name"]))
+        return sorted(metrics, key=lambda m: CHARTED.index(self.rows[m]["table_name"]))
 
     def names(self, table: str, first: Sequence[str]) -> list[str]:
         """List the charted columns of a table, those of `first` before the others."""
-        found = [self.rows[m]["name"] for m in self.charted if self.rows[m]["table_name"] == table]
-        return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
+        names = [self.rows[m]["name"] for m in self.charted if self.rows[m]["table_name"] == table]
+        return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
 
     def by_level(self) -> list[dict[str, Any]]:
         """The rows in the order of LEVELS; tables that this version does not know come last."""

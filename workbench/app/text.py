@@ -81,14 +81,18 @@ def number(value: Any) -> str:
 
 def word(value: Any) -> str:
     """Write a text as it is, a truth value as yes or no, NULL as a dash."""
-    return (
-        "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-    )
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def setting(value: Any) -> str:
     """Write the value of a setting: a text as it is, None as none, anything else as JSON."""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:
@@ -112,8 +116,8 @@ def apart(names: Sequence[str]) -> tuple[dict[str, str], str]:
         len(names) > 1 and min(map(len, parts)) > shared + 1 and len({one[-1 - shared] for one in parts}) == 1
     ):
         shared += 1
-    kept = {name: " · ".join(one[: len(one) - shared]) for name, one in zip(names, parts, strict=True)}
-    return kept, " · ".join(parts[0][len(parts[0]) - shared :]) if shared else ""
+    short = {name: " · ".join(one[: len(one) - shared]) for name, one in zip(names, parts, strict=True)}
+    return short, " · ".join(parts[0][len(parts[0]) - shared :]) if shared else ""
 
 
 def duration(seconds: float | None) -> str:

@@ -233,7 +233,7 @@ def between(colours: Sequence[str], place: float) -> str:
     return mixed(colours[low], colours[low + 1], at - low)
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05) of WCAG's relative luminance, from 1 to
     21.
     """
@@ -243,7 +243,7 @@ def contrast(one: str, other: str) -> float:
         linear = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
         return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    low, high = sorted([luminance(one), luminance(other)])
+    low, high = sorted([luminance(first), luminance(second)])
     return (high + 0.05) / (low + 0.05)
 
 

@@ -157,7 +157,7 @@ def file_in(runs: Path, given: Given, experiment: str) -> list[str]:
         with _as_the_user_knows_it(place, given):
             path = given.write_below(place)
             words = ["--runs", str(runs.absolute()), "import", str(path), "--name", name]
-            page.said(words, f"sorl import {given.file_name} --name {name}", _SECONDS)
+            page.run_sorl(words, f"sorl import {given.file_name} --name {name}", _SECONDS)
             return runs_from(folder, path)
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -48,7 +48,7 @@ class _Address:
     written: Said | None = None  # what the controls said at the end of the last run
     left: Said = field(default_factory=dict)  # control -> what it last said on any screen
     wished: Said | None = None  # choices that one screen hands to the next
-    shown: tuple[str, str] = ("", "")  # what `about` said
+    named: tuple[str, str] = ("", "")  # what `name_view` said: in few words, and in a line
 
 
 def _address() -> _Address:
@@ -63,37 +63,37 @@ def begin(screen: str) -> None:
     """Start to collect what the screen's controls say; read the address if it is not one that the browser
     repeats.
     """
-    here = _address()
-    said = _said()
-    opened = here.wished is not None or here.screen != screen
+    current = _address()
+    given = _said()
+    opened = current.wished is not None or current.screen != screen
     if opened:
-        here.screen = screen
-        here.written = None
-    if opened or (said and said not in here.heard):
-        here.news = said if here.wished is None else here.wished
-        here.whole = not opened
-        here.number += 1
-        here.heard = [said]
-    here.now = {}
-    here.typed = set()
-    here.wished = None
-    here.shown = ("", "")
+        current.screen = screen
+        current.written = None
+    if opened or (given and given not in current.heard):
+        current.news = given if current.wished is None else current.wished
+        current.whole = not opened
+        current.number += 1
+        current.heard = [given]
+    current.now = {}
+    current.typed = set()
+    current.wished = None
+    current.named = ("", "")
 
 
-def about(short: str, whole: str) -> None:
+def name_view(short: str, whole: str) -> None:
     """Name the arms or the run that the screen shows, in few words and in a line that says how many seeds
     they are.
     """
-    _address().shown = short, whole
+    _address().named = (short, whole)
 
 
 def asked(name: str) -> str:
     """Return what control `name` is about to be set to, by a new address or by the last choice; empty for its
     default.
     """
-    here = _address()
-    is_new = here.read.get(name) != here.number
-    values = here.news.get(name, []) if is_new else here.left.get(name, [])
+    current = _address()
+    is_new = current.read.get(name) != current.number
+    values = current.news.get(name, []) if is_new else current.left.get(name, [])
     return next(iter(values), "")
 
 
@@ -102,13 +102,19 @@ def chosen(name: str) -> str:
     return next(iter(_address().now.get(name, [])), "")
 
 
-def shown() -> tuple[str, str]:
-    """Return the experiment and what `about` named of it: for the tab and for files, and for the title of a
-    figure.
-    """
-    short, whole = _address().shown
+class ViewNames(NamedTuple):
+    """What the screen shows, by name: the experiment and what `name_view` said of it."""
+
+    short: str  # for the tab and for files
+    title: str  # of a figure
+
+
+def view_names() -> ViewNames:
+    """Return the names of what the screen shows."""
+    short, whole = _address().named
     experiment = chosen("experiment") or _address().screen
-    return f"{experiment} {short}".strip(), f"{experiment} · {whole}" if whole else experiment
+    title = f"{experiment} · {whole}" if whole else experiment
+    return ViewNames(f"{experiment} {short}".strip(), title)
 
 
 def choices() -> Said:
@@ -118,42 +124,42 @@ def choices() -> Said:
 
 def finish(screens: Collection[str]) -> None:
     """Update the address: a choice is a new entry of the history, anything else completes the present one."""
-    here = _address()
-    said = _said()
-    wanted = {name: values for name, values in here.now.items() if values}
-    before = here.written
-    here.written = wanted
-    if said == wanted:
+    current = _address()
+    given = _said()
+    wanted = {name: values for name, values in current.now.items() if values}
+    before = current.written
+    current.written = wanted
+    if given == wanted:
         return
-    if before is not None and {n for n in before | wanted if before.get(n) != wanted.get(n)} - here.typed:
-        here.heard = [wanted]
+    if before is not None and {n for n in before | wanted if before.get(n) != wanted.get(n)} - current.typed:
+        current.heard = [wanted]
         st.query_params.from_dict(wanted)
         return
-    here.heard = [*here.heard[-_LAST:], wanted]
-    elsewhere = [name for name in screens if name != here.screen]
+    current.heard = [*current.heard[-_LAST:], wanted]
+    elsewhere = [name for name in screens if name != current.screen]
     query = json.dumps("?" + urlencode(wanted, doseq=True))
     st.html(_COMPLETE.format(elsewhere=elsewhere, query=query), unsafe_allow_javascript=True)
 
 
-def ask(parameters: Mapping[str, str | list[str]]) -> Said:
+def hand_to_next_screen(parameters: Mapping[str, str | list[str]]) -> Said:
     """Have the next screen open with these choices. Returns the address that the browser shows until then."""
-    here = _address()
-    here.wished = {
+    current = _address()
+    current.wished = {
         name: [values] if isinstance(values, str) else list(values) for name, values in parameters.items()
     }
-    return _said() if here.written is None else here.written
+    return _said() if current.written is None else current.written
 
 
-def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable[[Any], bool]) -> None:
+def read_widget(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable[[Any], bool]) -> None:
     """Give widget `name` what was picked, or what a new address says; else it keeps what was chosen on any
     screen.
     """
-    here = _address()
+    current = _address()
     given = _given(name)
-    same = given is None and here.read.get(name) == here.number
+    same = given is None and current.read.get(name) == current.number
     if same and name in st.session_state and fits(st.session_state[name]):
         return
-    st.session_state[name], ignored = read(here.left.get(name, []) if given is None else given)
+    st.session_state[name], ignored = read(current.left.get(name, []) if given is None else given)
     _tell(ignored if given else [])
 
 
@@ -162,23 +168,23 @@ def _tell(ignored: Sequence[str]) -> None:
         st.html(tag("p", f"Ignored in the address: {words}.", css="sorl-note"))
 
 
-def leave(name: str, values: Sequence[str], *, typed: bool = False) -> None:
+def write_to_address(name: str, values: Sequence[str], *, typed: bool = False) -> None:
     """Say in the address what control `name` is set to: nothing for its default. `typed`: a change is no step
     back.
     """
-    here = _address()
-    here.read[name] = here.number
-    here.left[name] = here.now[name] = list(values)
+    current = _address()
+    current.read[name] = current.number
+    current.left[name] = current.now[name] = list(values)
     if typed:
-        here.typed.add(name)
+        current.typed.add(name)
 
 
-def stay(*names: str) -> None:
+def keep_in_address(*names: str) -> None:
     """Keep in the address what it says of controls that are not drawn while an answer is on its way."""
     _address().now.update({name: st.query_params.get_all(name) for name in names})
 
 
-def settle(*names: str) -> None:
+def count_as_typed(*names: str) -> None:
     """Count what these controls say in this run as no step back: it belongs to the choice whose answer has
     come.
     """
@@ -194,13 +200,13 @@ def forget(name: str) -> None:
 def _given(name: str) -> list[str] | None:
     # What `follow` or the address newly says of a control, [] for its default; None where there is no news of
     # it.
-    here = _address()
+    current = _address()
     picked: list[str] | None = st.session_state.pop(f"{name} picked", None)
     if picked is not None:
-        here.read[name] = here.number  # what the address says is out of date
+        current.read[name] = current.number  # what the address says is out of date
         return picked
-    given = here.news.get(name, [])
-    return None if here.read.get(name) == here.number or not (given or here.whole) else given
+    given = current.news.get(name, [])
+    return None if current.read.get(name) == current.number or not (given or current.whole) else given
 
 
 def some_of(
@@ -229,8 +235,8 @@ def between(name: str, given: Sequence[str], low: int, high: int) -> Read[tuple[
 
 def _notes(name: str, ignored: Sequence[str]) -> list[str]:
     texts = [visible(value) for value in ignored[:3]]
-    shown = [f"{name} = {(text if len(text) <= _SHOWN else text[:_SHOWN] + '…')!r}" for text in texts]
-    return [*shown, f"{len(ignored) - 3} more values of {name}"] if len(ignored) > 3 else shown
+    notes = [f"{name} = {(text if len(text) <= _SHOWN else text[:_SHOWN] + '…')!r}" for text in texts]
+    return [*notes, f"{len(ignored) - 3} more values of {name}"] if len(ignored) > 3 else notes
 
 
 def choose(
@@ -252,7 +258,7 @@ def choose(
         (value,), ignored = some_of(name, given, words, [first], 1)
         return value, [f"{one}; shown instead: {words[value]}" for one in ignored]
 
-    arrive(name, read, lambda value: value in words)
+    read_widget(name, read, lambda value: value in words)
     if kind == "list":
         chosen = (
             st.selectbox(label, list(words), key=name, format_func=words.__getitem__, width=width) or first
@@ -263,7 +269,7 @@ def choose(
             st.segmented_control(label, [*words], key=name, format_func=literal.__getitem__, required=True)
             or first
         )
-    leave(name, [chosen])
+    write_to_address(name, [chosen])
     return chosen
 
 
@@ -280,11 +286,11 @@ def choose_many(
     there.
     """
     words = _words(options)
-    arrive(name, lambda given: some_of(name, given, words, default[:most], most), set(words).issuperset)
+    read_widget(name, lambda given: some_of(name, given, words, default[:most], most), set(words).issuperset)
     chosen = st.multiselect(
         label, list(words), key=name, format_func=words.__getitem__, max_selections=most, wrap=True
     )
-    leave(name, [] if implied and chosen == list(default) else chosen)
+    write_to_address(name, [] if implied and chosen == list(default) else chosen)
     return chosen
 
 
@@ -298,7 +304,7 @@ def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
     """
     if low >= high:
         _given(name)  # a pick means nothing here
-        leave(name, [])
+        write_to_address(name, [])
         return low, high
     before = st.session_state.get(f"{name} ends")
     if before not in (None, (low, high)) and name in st.session_state:
@@ -307,11 +313,11 @@ def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
         last = high if last == before[1] else last
         st.session_state[name] = (first, last) if low <= first <= last <= high else (low, high)
     st.session_state[f"{name} ends"] = (low, high)
-    arrive(
+    read_widget(
         name, lambda given: between(name, given, low, high), lambda value: low <= value[0] <= value[1] <= high
     )
     first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name))
-    leave(name, [] if (first, last) == (low, high) else [f"{first}..{last}"])
+    write_to_address(name, [] if (first, last) == (low, high) else [f"{first}..{last}"])
     return first, last
 
 
@@ -325,24 +331,26 @@ def choose_number(
             return int(given[0]), []
         return default, _notes(name, given[:1])
 
-    arrive(name, read, lambda value: low <= value <= high)
+    read_widget(name, read, lambda value: low <= value <= high)
     if low >= high:
         value = low
     elif kind == "slider":
         value = int(st.slider(label, low, high, key=name))
     else:
         value = int(st.number_input(label, low, high, key=name, step=1, width=160))
-    leave(name, [str(value)])
+    write_to_address(name, [str(value)])
     return value
 
 
 def search_box(name: str, label: str, placeholder: str) -> str:
     """Type a text, kept in URL parameter `name` and read while it is typed."""
-    arrive(name, lambda given: (given[0][:_TYPED] if given else "", []), lambda value: isinstance(value, str))
+    read_widget(
+        name, lambda given: (given[0][:_TYPED] if given else "", []), lambda value: isinstance(value, str)
+    )
     typed = st.text_input(
         label, key=name, placeholder=placeholder, type="search", live=True, max_chars=_TYPED
     )
-    leave(name, [typed] if typed else [], typed=True)
+    write_to_address(name, [typed] if typed else [], typed=True)
     return typed or ""
 
 
@@ -355,10 +363,15 @@ def keep(
     same = st.session_state.get(f"{name} under") == under
     st.session_state[f"{name} under"] = under
     given = _given(name)
-    value = read(given if given is not None else _address().left.get(name, []) if same else [])
-    said = list(written(value))
-    _tell(_notes(name, [one for one in given or [] if one not in said]))
-    leave(name, said)
+    parameters: Sequence[str] = []
+    if given is not None:
+        parameters = given
+    elif same:
+        parameters = _address().left.get(name, [])
+    value = read(parameters)
+    kept_values = list(written(value))
+    _tell(_notes(name, [one for one in given or [] if one not in kept_values]))
+    write_to_address(name, kept_values)
     return value
 
 
@@ -368,8 +381,8 @@ def keep_number(name: str, under: Hashable, allowed: Collection[int] | None = No
     """
 
     def read(given: Sequence[str]) -> int | None:
-        found = [int(value) for value in given if value.isdecimal() and len(value) < 10]
-        fits = [n for n in found if allowed is None or n in allowed]
+        numbers = [int(value) for value in given if value.isdecimal() and len(value) < 10]
+        fits = [n for n in numbers if allowed is None or n in allowed]
         return next(iter([*fits, *(allowed or ())]), None)
 
     return keep(name, under, read, lambda n: [] if n is None else [str(n)])

@@ -160,6 +160,14 @@ class Pane(NamedTuple):
         )
 
 
+class Contents(NamedTuple):
+    """What the panes of a figure hold: each pane is added as it is drawn."""
+
+    traces: list[Trace]
+    annotations: list[Trace]
+    layout: dict[str, Any]
+
+
 def panes(count: int, across: int, gap_x: float, gap_y: float) -> Iterator[Pane]:
     """Yield `count` panes in rows of `across`, from the upper left; gaps as fractions of the drawing area."""
     rows = math.ceil(count / across)
@@ -198,6 +206,9 @@ def arm_label(arm: str, colour: str, pane: Pane, below: str = "") -> Trace:
     second line.
     """
     name = short(arm, int(125 * (pane.x[1] - pane.x[0])))
+    text = f"{swatch(colour)} {name}"
+    if below:
+        text += f"<br>{below}"
     look = {
         "xanchor": "left",
         "yanchor": "bottom",
@@ -205,7 +216,7 @@ def arm_label(arm: str, colour: str, pane: Pane, below: str = "") -> Trace:
         "align": "left",
         "hovertext": figure_text(arm),
     }
-    return note(f"{swatch(colour)} {name}{'<br>' * bool(below)}{below}", pane.x[0], pane.y[1], **look)
+    return note(text, pane.x[0], pane.y[1], **look)
 
 
 def short(name: str, most: int) -> str:

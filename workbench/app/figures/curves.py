@@ -80,14 +80,23 @@ class _Slot(NamedTuple):
     words: str  # below its name
 
 
+class Arrangement(NamedTuple):
+    """How panels stand, and what their axes are."""
+
+    columns: int | None = None  # panels in a row; None: by their number
+    by_arm: bool = False  # each diagnostic has a pane an arm, all on one scale
+    has_legend: bool = True
+    scale: str = "auto"  # of y
+    is_aligned: bool = False  # 0 is the onset, which gets a line
+
+
 class _View(NamedTuple):
     """What all panes have in common."""
 
     palette: Palette
     x_title: str
-    scale: str  # of y
+    arrangement: Arrangement
     onsets: pd.DataFrame | None  # arm, x, run_id of falls
-    is_aligned: bool  # 0 is the onset
 
 
 class _Place(NamedTuple):
@@ -106,50 +115,67 @@ def curves(
     x_title: str,
     *,
     onsets: pd.DataFrame | None = None,
-    scale: str = "auto",
-    columns: int | None = None,
-    legend: bool = True,
-    by_arm: bool = False,
-    aligned: bool = False,
+    arrangement: Arrangement = Arrangement(),
 ) -> go.Figure:
-    """Draw the panels; `styles` in the order of the legend, `onsets` (arm, x, run_id) of falls, `scale` of y.
-
-    With `by_arm` each diagnostic has a pane an arm, all on one scale; `aligned`: 0 is the onset, which gets a
-    line.
-    """
-    view = _View(palette, x_title, scale, onsets, aligned)
-    by_arm = by_arm and bool(styles)
-    across = _panes_across(panels, styles, columns, by_arm=by_arm)
-    slots = _slots_by_arm(panels, styles, across) if by_arm else _slots_by_panel(panels, styles, across)
-    count = slots[-1].number + 1 if slots else 0
-    word_height = 15 * max((slot.words.count("<br>") + 1 for slot in slots), default=1)
-    gap = 62 + word_height
-    rows = math.ceil(count / across)
-    inner = rows * PANEL + (rows - 1) * gap
-    panes = list(common.panes(count, across, 0.075, gap / max(inner, 1)))
+    """Draw the panels; `styles` in the order of the legend, `onsets` (arm, x, run_id) of falls."""
+    view = _View(palette, x_title, arrangement, onsets)
+    if arrangement.by_arm and styles:
+        across = math.ceil(len(styles) / math.ceil(len(styles) / _ACROSS))
+        grid = _Grid(_slots_by_arm(panels, styles, across), across)
+    else:
+        across = arrangement.columns or (1 if len(panels) <= 3 else 2)
+        grid = _Grid(_slots_by_panel(panels, styles, across), across)
     traces = _legend_entries(styles)
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
     layout = common.legend_on_top(
         groupclick="togglegroup", itemclick="toggleothers", itemdoubleclick="toggle"
     )
-    layout |= {"showlegend": legend, "dragmode": "zoom", "annotations": [], "shapes": []}
-    first_axes: dict[int, str] = {}  # panel -> the y-axis that its panes share
-    for slot in slots:
-        pane = panes[slot.number]
-        matches = first_axes.setdefault(id(slot.panel), pane.axes["yaxis"])
-        place = _Place(pane, f"y{count + pane.number + 1}", matches, word_height)
+    layout |= {"showlegend": arrangement.has_legend, "dragmode": "zoom", "annotations": [], "shapes": []}
+    for slot, place in zip(grid.slots, grid.places(), strict=True):
         _draw_slot(slot, place, view, traces, layout)
     if not layout["shapes"]:
         del layout["shapes"]
-    above = 16 + LEGEND_ROW * common.legend_rows(list(styles), 700) if legend else 0
-    return common.figure(traces, palette, inner=inner + 8, top=above + gap - 26, bottom=BOTTOM, **layout)
+    above = 16 + LEGEND_ROW * common.legend_rows(list(styles), 700) if arrangement.has_legend else 0
+    top = above + grid.gap - 26
+    return common.figure(traces, palette, inner=grid.height + 8, top=top, bottom=BOTTOM, **layout)
 
 
-def _panes_across(panels: Sequence[Panel], styles: Styles, columns: int | None, *, by_arm: bool) -> int:
-    """How many panes stand side by side."""
-    if by_arm:
-        return math.ceil(len(styles) / math.ceil(len(styles) / _ACROSS))
-    return columns or (1 if len(panels) <= 3 else 2)
+class _Grid(NamedTuple):
+    """The slots of a figure in rows of `across` panes."""
+
+    slots: Sequence[_Slot]
+    across: int
+
+    @property
+    def pane_count(self) -> int:
+        """Panes, also the empty ones at the end of a diagnostic's rows."""
+        return self.slots[-1].number + 1 if self.slots else 0
+
+    @property
+    def word_height(self) -> int:
+        """Pixels of the words below the names."""
+        return 15 * max((slot.words.count("<br>") + 1 for slot in self.slots), default=1)
+
+    @property
+    def gap(self) -> int:
+        """Pixels between two rows."""
+        return 62 + self.word_height
+
+    @property
+    def height(self) -> int:
+        """Pixels of all rows."""
+        rows = math.ceil(self.pane_count / self.across)
+        return rows * PANEL + (rows - 1) * self.gap
+
+    def places(self) -> Iterator[_Place]:
+        """Yield where each slot is drawn."""
+        panes = list(common.panes(self.pane_count, self.across, 0.075, self.gap / max(self.height, 1)))
+        word_height = self.word_height
+        first_axes: dict[int, str] = {}  # panel -> the y-axis that its panes share
+        for slot in self.slots:
+            pane = panes[slot.number]
+            matches = first_axes.setdefault(id(slot.panel), pane.axes["yaxis"])
+            yield _Place(pane, f"y{self.pane_count + pane.number + 1}", matches, word_height)
 
 
 def _slots_by_panel(panels: Sequence[Panel], styles: Styles, across: int) -> list[_Slot]:
@@ -185,7 +211,7 @@ def _draw_slot(slot: _Slot, place: _Place, view: _View, traces: list[Trace], lay
     """Add the traces of a pane, and its axes and texts to the layout."""
     panel = slot.panel
     pane = place.pane
-    y_axis, ends = _y_axis(panel, view.scale)
+    y_axis, ends = _y_axis(panel, view.arrangement.scale)
     cut = _beyond(panel, ends)
     cut = cut[cut["arm"].isin(list(slot.styles))]
     lines = (*_lines(panel, slot.styles), *_alarms(panel, slot.styles, view.palette))
@@ -193,7 +219,7 @@ def _draw_slot(slot: _Slot, place: _Place, view: _View, traces: list[Trace], lay
     on_edges = _on_edges(panel, view.onsets, cut, slot.styles, view.palette)
     traces += [drawing | pane.axes | {"yaxis": place.edges} for drawing in on_edges]
     layout |= _slot_axes(place, view, y_axis)
-    if view.is_aligned:
+    if view.arrangement.is_aligned:
         layout["shapes"].append(_onset_line(pane, view.palette))
     layout["annotations"].append(_slot_heading(slot, place, view.palette))
     if len(cut):
@@ -247,9 +273,9 @@ def _beyond_note(cut: pd.DataFrame, pane: common.Pane, palette: Palette) -> Trac
 
 def single_out(figure: go.Figure, arm: str) -> None:
     """Show one arm alone, as a click on its entry of the legend does."""
-    for one in figure.data:
-        if one.legendgroup and one.legendgroup != figure_text(arm):
-            one.visible = "legendonly" if one.showlegend else False
+    for part in figure.data:
+        if part.legendgroup and part.legendgroup != figure_text(arm):
+            part.visible = "legendonly" if part.showlegend else False
 
 
 def _y_axis(panel: Panel, scale: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
@@ -292,11 +318,11 @@ def _bulk(known: np.ndarray) -> tuple[float, float] | None:
 def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
     """Return arm, x and value of every point that lies beyond the `ends` of the axis."""
     low, high = ends or (-math.inf, math.inf)
-    found = [pd.DataFrame(columns=["arm", "x", "value"])]
+    points = [pd.DataFrame(columns=["arm", "x", "value"])]
     for part in [part for part in panel.parts if ends and len(part)]:
         for name, is_out in (("low", part["low"] < low), ("high", part["high"] > high)):
-            found.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
-    return pd.concat(found[1:] or found).drop_duplicates()
+            points.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
+    return pd.concat(points[1:] or points).drop_duplicates()
 
 
 def beyond_sentence(cut: pd.DataFrame) -> str:
@@ -339,12 +365,12 @@ def _parts(data: pd.DataFrame, styles: Styles) -> Iterator[tuple[str, Style, dic
 def _lines(panel: Panel, styles: Styles) -> list[Trace]:
     """Return all lines of a panel; behind a smoothed one stands what was measured."""
     is_banded = "middle" in panel.data
-    lines = _bands(panel, styles) if is_banded else _runs(panel, styles, panel.data)
+    lines = _bands(panel, styles) if is_banded else _runs(styles, panel.data)
     if panel.unsmoothed is None:
         return lines
     solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
     if not is_banded:
-        return [*_runs(panel, solid, panel.unsmoothed, width=0.9, opacity=_PALE), *lines]
+        return [*_runs(solid, panel.unsmoothed, width=0.9, opacity=_PALE), *lines]
     measured = [
         _line(arm, style, 0.9, marked=False, x=part["x"], y=part["middle"], opacity=_PALE)
         | {"mode": "lines", "marker": None}
@@ -370,7 +396,7 @@ def _bands(panel: Panel, styles: Styles) -> list[Trace]:
     """
     is_filled = len(styles) <= _FILLED
     solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
-    thin = [] if panel.seeds is None else _runs(panel, solid, panel.seeds, width=0.9, opacity=0.6)
+    thin = [] if panel.seeds is None else _runs(solid, panel.seeds, width=0.9, opacity=0.6)
     wide = list[Trace]()
     narrow = list[Trace]()
     lines = list[Trace]()
@@ -416,9 +442,7 @@ def _middle(part: Mapping[str, np.ndarray], arm: str, style: Style) -> Trace:
     return _line(arm, style, 2.2, marked=len(part["x"]) <= _MARKED, customdata=extremes, **points)
 
 
-def _runs(
-    panel: Panel, styles: Styles, data: pd.DataFrame, *, width: float = 1.4, opacity: float = 1
-) -> list[Trace]:
+def _runs(styles: Styles, data: pd.DataFrame, *, width: float = 1.4, opacity: float = 1) -> list[Trace]:
     """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a
     spike.
     """
@@ -432,12 +456,12 @@ def _runs(
     for arm, style, part in _parts(data, styles):
         ends = _piece_ends(part)
         gapped = _with_gaps(part, ends)
-        points = np.diff(ends, prepend=0)  # of each run, or of each piece of it
+        counts = np.diff(ends, prepend=0)  # points of each run, or of each piece of it
         line = _line(
             arm,
             style,
             width,
-            marked=opacity == 1 and int(points.max()) <= _MARKED,
+            marked=opacity == 1 and int(counts.max()) <= _MARKED,
             **look,
             x=gapped["x"],
             y=gapped["mean"],
@@ -445,13 +469,17 @@ def _runs(
             hover=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}",
         )
         if opacity < 1 or look["type"] == "scattergl":  # the graphics processor thins out no markers
-            is_alone = (points == 1).any() and "piece" in part  # a line of one point has no length
-            dots = {"mode": "lines+markers", "marker": {"size": 3, "color": style.colour}}
-            line = line | (dots if is_alone else {"mode": "lines", "marker": None})
+            has_dots = (counts == 1).any() and "piece" in part  # a line of one point has no length
+            line |= _dotted_look(style) if has_dots else {"mode": "lines", "marker": None}
         lines.append(line)
         if (part["low"] < part["high"]).any():
             wide.append(_extremes(gapped, arm, style, look))
     return [*wide, *lines]
+
+
+def _dotted_look(style: Style) -> Trace:
+    """A line with a dot at each point."""
+    return {"mode": "lines+markers", "marker": {"size": 3, "color": style.colour}}
 
 
 def _piece_ends(part: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -520,9 +548,9 @@ def _marked(
     """Yield marks (x, y, words), with the arm's own marker in the colour `fill`: colour alone would not say
     whose.
     """
-    x, y, told = (at[name].to_list() for name in at)
+    x, y, words = (at[name].to_list() for name in at)
     of: Trace = {"showlegend": False, "legendgroup": figure_text(arm)}
-    yield common.marks(x, y, symbol, size, style.colour, hover, edge=1.4, customdata=told, **of)
+    yield common.marks(x, y, symbol, size, style.colour, hover, edge=1.4, customdata=words, **of)
     if fill:
         yield common.marks(x, y, style.marker, 5, fill, **of)
 
@@ -588,14 +616,14 @@ def _edge_marks(marks: _EdgeMarks, styles: Styles, fill: str) -> Iterator[Trace]
 def _stacked(rows: pd.DataFrame, room: float) -> list[int]:
     """Return a place from the top for each mark (x, arm), so that those of one place are `room` apart."""
     ends = list[float]()
-    found = dict[tuple[float, str], int]()
+    places = dict[tuple[float, str], int]()
     for x, arm in sorted({(float(x), str(arm)) for x, arm in zip(rows["x"], rows["arm"], strict=True)}):
         free = next((place for place, end in enumerate(ends) if x - end >= room), len(ends))
         if free == len(ends) < _PLACES:
             ends.append(x)
-        found[x, arm] = free % _PLACES
+        places[x, arm] = free % _PLACES
         ends[free % _PLACES] = x
-    return [found[float(x), str(arm)] for x, arm in zip(rows["x"], rows["arm"], strict=True)]
+    return [places[float(x), str(arm)] for x, arm in zip(rows["x"], rows["arm"], strict=True)]
 
 
 # A chart of any answer: points, a line or bars over a column, a colour a group.
@@ -624,6 +652,11 @@ class _Answer(NamedTuple):
     def is_text(self) -> bool:
         """Whether x is text: its values then stand below each other, and y goes to the right."""
         return bool(self.frame[self.x].dtype.kind == "O")
+
+    @property
+    def names(self) -> list[Any]:
+        """The values of x where it is text, each once."""
+        return list(dict.fromkeys(self.frame[self.x])) if self.is_text else []
 
     @property
     def groups(self) -> list[Any]:
@@ -671,10 +704,7 @@ def chart(
     answer = _Answer(frame, x, y, colour, mark, labels)
     groups = answer.groups
     traces = [_scaled_points(answer, palette)] if answer.is_scaled else _grouped(answer, groups, palette)
-    measured = _value_axis(answer, axis)
-    names = list(dict.fromkeys(frame[x])) if answer.is_text else []
-    other = _name_axis(names) if answer.is_text else _number_axis(answer)
-    rows = len(names) * (len(groups) if mark == "bars" else 1)
+    rows = len(answer.names) * (len(groups) if mark == "bars" else 1)
     return common.figure(
         traces,
         palette,
@@ -692,8 +722,7 @@ def chart(
             "yanchor": "top",
             "title": {"text": figure_text(colour), "font": {"size": 13}},
         },
-        xaxis=measured if answer.is_text else other,
-        yaxis=other if answer.is_text else measured,
+        **_answer_axes(answer, axis),
         annotations=[heading(y, wrapped(words.get(y, ("", ""))[1], 118), palette, yshift=10)],
     )
 
@@ -742,6 +771,14 @@ def _mark_look(mark: str, style: Style, count: int) -> dict[str, Any]:
         "line": {"color": style.colour, "dash": style.dash, "width": 2},
         "marker": {"color": style.colour, "symbol": style.marker, "size": size, "opacity": opacity},
     }
+
+
+def _answer_axes(answer: _Answer, scale: str) -> dict[str, Any]:
+    """The axes of a chart: y goes to the right where x is text."""
+    values = _value_axis(answer, scale)
+    if answer.is_text:
+        return {"xaxis": values, "yaxis": _name_axis(answer.names)}
+    return {"xaxis": _number_axis(answer), "yaxis": values}
 
 
 def _value_axis(answer: _Answer, scale: str) -> dict[str, Any]:

@@ -60,7 +60,11 @@ class ColourScale(NamedTuple):
         values = [math.exp(place) if self.kind == "ratio" else place for place in places]
         near = self.kind == "ratio" and self.limit < 1.2  # two digits would not tell these from 1
         words = [f"{round(value, 3):g}" if near else _tick(value) for value in values]
-        return places, ["≤ " * self.below + words[0], *words[1:-1], "≥ " * self.above + words[-1]]
+        if self.below:
+            words[0] = f"≤ {words[0]}"
+        if self.above:
+            words[-1] = f"≥ {words[-1]}"
+        return places, words
 
 
 def _tick(value: float) -> str:
@@ -110,6 +114,27 @@ class Measure(NamedTuple):
     definition: str
 
 
+class _HeatView(NamedTuple):
+    """The maps of a figure, and what they have in common."""
+
+    maps: Sequence[Heat]
+    measure: Measure
+    colours: ColourScale
+    palette: Palette
+    window: Window
+    chosen: tuple[int, int, int] | None  # place in `maps`, bucket, turn index
+
+    @property
+    def turns(self) -> int:
+        """The largest turn index."""
+        return int(max((part.cells["turn_index"].max() for part in self.maps if len(part.cells)), default=1))
+
+    @property
+    def words(self) -> str:
+        """The definition of the measure, in lines that fit above the maps."""
+        return wrapped(f"{self.measure.name}: {self.measure.definition}", 130)
+
+
 def heat(
     maps: Sequence[Heat],
     measure: Measure,
@@ -124,34 +149,40 @@ def heat(
     """Draw a map an arm; `chosen` = (place in `maps`, bucket, turn index) has a frame. Each cell carries the
     three.
     """
-    turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
-    text = wrapped(f"{measure.name}: {measure.definition}", 130)
-    panes, inner = _map_panes(len(maps), turns)
-    axes = _map_axes(window, turns)
-    layout: dict[str, Any] = {"coloraxis": _map_colours(maps, measure, colours, inner, palette)}
-    below = note(x_title, 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
-    annotations = [heading(measure.title, text, palette, yshift=44), below]
-    traces: list[Trace] = []
+    view = _HeatView(maps, measure, colours, palette, window, chosen)
+    panes, inner = _map_panes(len(maps), view.turns)
+    contents = common.Contents([], _map_titles(view, x_title), {"coloraxis": _map_colours(view, inner)})
     for pane, part in zip(panes, maps, strict=True):
-        layout |= pane.shared(*axes)
-        annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane) | {"yshift": 17})
-        if part.cells.empty:
-            annotations.append(common.nothing(pane, palette))
-            continue
-        traces += [drawing | pane.axes for drawing in _map(part, colours, palette, window, turns)]
-        traces.append(_targets(part, pane.number, measure, window) | pane.axes)
-        if chosen is not None and chosen[0] == pane.number:
-            traces.append(_frame(chosen, window, palette) | pane.axes)
+        _draw_map(contents, pane, part, styles[part.arm].colour, view)
     return common.figure(
-        traces,
+        contents.traces,
         palette,
         inner=inner,
-        top=HEAD + 15 * text.count("<br>"),
+        top=HEAD + 15 * view.words.count("<br>"),
         bottom=BOTTOM,
-        annotations=annotations,
+        annotations=contents.annotations,
         hoverdistance=60,
-        **layout,
+        **contents.layout,
     )
+
+
+def _map_titles(view: _HeatView, x_title: str) -> list[Trace]:
+    """What is drawn, above the maps, and the title of the x-axis below them."""
+    below = note(x_title, 0.5, 0, yanchor="top", yshift=-24, font={"color": view.palette.muted})
+    return [heading(view.measure.title, view.words, view.palette, yshift=44), below]
+
+
+def _draw_map(contents: common.Contents, pane: common.Pane, part: Heat, colour: str, view: _HeatView) -> None:
+    """Add the map of one arm, in whose colour its name is marked, to what the panes hold."""
+    contents.layout.update(pane.shared(*_map_axes(view.window, view.turns)))
+    contents.annotations.append(common.arm_label(part.arm, colour, pane) | {"yshift": 17})
+    if part.cells.empty:
+        contents.annotations.append(common.nothing(pane, view.palette))
+        return
+    traces = [*_map(part, view), _targets(part, pane.number, view.measure, view.window)]
+    if view.chosen is not None and view.chosen[0] == pane.number:
+        traces.append(_frame(view.chosen, view.window, view.palette))
+    contents.traces.extend(drawing | pane.axes for drawing in traces)
 
 
 def _map_panes(count: int, turns: int) -> tuple[Iterator[common.Pane], int]:
@@ -174,15 +205,15 @@ def _map_axes(window: Window, turns: int) -> tuple[Trace, Trace]:
     return x_axis, y_axis
 
 
-def _map_colours(
-    maps: Sequence[Heat], measure: Measure, colours: ColourScale, inner: int, palette: Palette
-) -> dict[str, Any]:
+def _map_colours(view: _HeatView, inner: int) -> dict[str, Any]:
     """The colour axis; what lies beyond an end is told away from it, as next to it texts would overlap."""
+    colours = view.colours
+    palette = view.palette
     values = list[float]()
-    for part in maps:
+    for part in view.maps:
         values += [value for value in part.cells["value"].astype(float) if math.isfinite(value)]
     places, words = colours.ticks()
-    unit = figure_text(measure.unit)
+    unit = figure_text(view.measure.unit)
     if colours.kind == "ratio":
         unit += "<br>log scale"
     if colours.above:
@@ -250,15 +281,16 @@ class _Grid(NamedTuple):
         return matrix
 
 
-def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, turns: int) -> Iterator[Trace]:
+def _map(part: Heat, view: _HeatView) -> Iterator[Trace]:
     """Yield the colours of a map, and marks for what has none."""
-    grid = _Grid(part.cells, turns, window)
+    palette = view.palette
+    grid = _Grid(part.cells, view.turns, view.window)
     yield trace(
         type="heatmap",
         # a cell without a number stays the ground of the page
-        z=grid.filled(colours.place(part.cells["value"]).to_numpy(), np.nan),
+        z=grid.filled(view.colours.place(part.cells["value"]).to_numpy(), np.nan),
         x0=grid.start,
-        dx=window.width,
+        dx=view.window.width,
         y0=1,
         dy=1,
         coloraxis="coloraxis",
@@ -270,7 +302,7 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
     yield from _broken_cells(grid, palette)
     if part.onsets:
         yield _onset_marks(part.onsets, palette)
-    yield from _veils(part.cells, palette, window)
+    yield from _veils(part.cells, palette, view.window)
 
 
 def _absent_turns(grid: _Grid, palette: Palette) -> Iterator[Trace]:
@@ -393,47 +425,77 @@ _ABOVE = 0.2
 _BELOW = -0.24
 
 
-def region(
-    points: pd.DataFrame,
-    columns: pd.DataFrame,
-    lattice: Sequence[float],
-    styles: Styles,
-    palette: Palette,
-    along: str,
-    across: str,
-    measure: str = "collapsed",
-) -> go.Figure:
-    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them; a cell carries
-    its arm.
-    """
-    arms = list(dict.fromkeys(points["series"]))
-    conditions = sorted(points["y"].unique())
-    rows = math.ceil(len(arms) / ACROSS)
-    inner = rows * _ROW * len(conditions) + (rows - 1) * _GAP
-    axes = (_searched_axis(points, columns, lattice), _condition_axis(across, conditions))
-    layout: dict[str, Any] = {}
-    notes = _region_titles(measure, along, palette)
-    traces: list[Trace] = []
-    panes = common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner)
+class Slice(NamedTuple):
+    """One slice of a region: tables of analysis.region, and its two settings in words."""
+
+    points: pd.DataFrame  # a row an arm and searched point
+    columns: pd.DataFrame  # a row an arm and condition, with the boundary
+    lattice: Sequence[float]  # values of the searched setting
+    along: str  # the searched setting
+    across: str  # the condition
+
+    @property
+    def conditions(self) -> list[float]:
+        """Values of the condition, from below."""
+        return sorted(self.points["y"].unique())
+
+    @property
+    def ticks(self) -> list[float]:
+        """Places of the lattice on the axis of the searched setting, which is log2."""
+        return [math.log2(x) for x in self.lattice]
+
+    def of_arm(self, arm: str) -> "Slice":
+        """The rows of one arm, its boundary by condition."""
+        columns = self.columns
+        return self._replace(
+            points=self.points[self.points["series"] == arm],
+            columns=columns[columns["series"] == arm].sort_values("y"),
+        )
+
+
+def region(piece: Slice, styles: Styles, palette: Palette, measure: str = "collapsed") -> go.Figure:
+    """Draw a slice of a region, a pane an arm; a cell carries its arm."""
+    arms = list(dict.fromkeys(piece.points["series"]))
+    conditions = piece.conditions
+    panes, inner = _region_panes(len(arms), len(conditions))
+    axes = (_searched_axis(piece), _condition_axis(piece.across, conditions))
+    contents = common.Contents([], _region_titles(measure, piece.along, palette), {})
     for pane, arm in zip(panes, arms, strict=True):
-        layout |= pane.shared(*axes)
-        notes.append(common.arm_label(arm, styles[arm].colour, pane))
-        cells = _cells(points[points["series"] == arm], conditions, lattice, palette, measure)
-        edges = _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
-        traces += [drawing | pane.axes for drawing in (*cells, *edges)]
-    layout["coloraxis"] = common.colour_axis(
+        contents.layout.update(pane.shared(*axes))
+        contents.annotations.append(common.arm_label(arm, styles[arm].colour, pane))
+        mine = piece.of_arm(arm)
+        cells = _cells(mine, conditions, palette, measure)
+        edges = _boundary(mine.columns, conditions, palette)
+        contents.traces.extend(drawing | pane.axes for drawing in (*cells, *edges))
+    contents.layout["coloraxis"] = common.colour_axis(
         "fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f"
     )
-    return common.figure(traces, palette, inner=inner, top=88, bottom=52, annotations=notes, **layout)
-
-
-def _searched_axis(points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float]) -> dict[str, Any]:
-    """The axis of the searched setting: log2, cut to what was tried and the intervals of the boundaries."""
-    ticks = [math.log2(x) for x in lattice]
-    half = (ticks[1] - ticks[0]) / 2
-    near = np.log2(
-        np.r_[points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])].astype(float)
+    return common.figure(
+        contents.traces,
+        palette,
+        inner=inner,
+        top=88,
+        bottom=52,
+        annotations=contents.annotations,
+        **contents.layout,
     )
+
+
+def _region_panes(arms: int, conditions: int) -> tuple[Iterator[common.Pane], int]:
+    """A pane an arm, and the height of all in pixels."""
+    rows = math.ceil(arms / ACROSS)
+    inner = rows * _ROW * conditions + (rows - 1) * _GAP
+    return common.panes(arms, min(ACROSS, arms), 0.035, _GAP / inner), inner
+
+
+def _searched_axis(piece: Slice) -> dict[str, Any]:
+    """The axis of the searched setting: log2, cut to what was tried and the intervals of the boundaries."""
+    lattice = piece.lattice
+    columns = piece.columns
+    ticks = piece.ticks
+    half = (ticks[1] - ticks[0]) / 2
+    tried = np.r_[piece.points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])]
+    near = np.log2(tried.astype(float))
     first = max(ticks[0], np.nanmin(near) - 2 * half)
     last = min(ticks[-1], np.nanmax(near) + 2 * half)
     return common.axis(
@@ -472,25 +534,18 @@ def _region_titles(measure: str, along: str, palette: Palette) -> list[Trace]:
     return [heading(title, key, palette, yshift=34), below]
 
 
-def _cells(
-    points: pd.DataFrame,
-    conditions: Sequence[float],
-    lattice: Sequence[float],
-    palette: Palette,
-    measure: str,
-) -> list[Trace]:
+def _cells(mine: Slice, conditions: Sequence[float], palette: Palette, measure: str) -> list[Trace]:
     """The ground of one arm's map, its colours, and a text in each cell."""
-    ticks = [math.log2(x) for x in lattice]
+    ticks = mine.ticks
     rows = list(range(len(conditions)))
-    columns = np.abs(np.subtract.outer(np.log2(points["x"].to_numpy()), ticks)).argmin(axis=1)
-    values = points["collapsed"] / points["runs"] if measure == "collapsed" else points["final"]
     z = np.full((len(rows), len(ticks)), np.nan)
     labels = []
-    for row, column, value in zip(points.to_dict("records"), columns, values, strict=True):
-        at = conditions.index(row["y"])
-        z[at, column] = value
-        labels.append(_cell_label(row, (ticks[column], at + _ABOVE), value, palette, measure))
-    grid: Trace = {"type": "heatmap", "x": list(ticks), "y": rows, "xgap": 2, "ygap": 2}
+    points = mine.points.to_dict("records")
+    for point, column, value in zip(points, _nearest_ticks(mine), _shares(mine.points, measure), strict=True):
+        row = conditions.index(point["y"])
+        z[row, column] = value
+        labels.append(_cell_label(point, (ticks[column], row + _ABOVE), value, palette, measure))
+    grid: Trace = {"type": "heatmap", "x": ticks, "y": rows, "xgap": 2, "ygap": 2}
     return [
         trace(
             **grid,
@@ -501,6 +556,16 @@ def _cells(
         trace(**grid, z=z, coloraxis="coloraxis", hoverongaps=False),
         _label_trace(labels),
     ]
+
+
+def _nearest_ticks(mine: Slice) -> np.ndarray:
+    """The place in the lattice of each point."""
+    return np.abs(np.subtract.outer(np.log2(mine.points["x"].to_numpy()), mine.ticks)).argmin(axis=1)
+
+
+def _shares(points: pd.DataFrame, measure: str) -> pd.Series:
+    """What colours each point: the share of its runs that collapsed, or their mean final success."""
+    return points["collapsed"] / points["runs"] if measure == "collapsed" else points["final"]
 
 
 class _CellLabel(NamedTuple):

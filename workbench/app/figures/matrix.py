@@ -29,7 +29,7 @@ _LABEL = 27
 _LINE = 15
 _LINES = 4
 _LETTER = 7.2  # pixels of a character of a row's name, at most on the average
-_CURVE = (7.0, 86.0, 78.0, 38.0)  # percent of a cell: left end and width of its curve, success 0, height of 1
+
 # columns up to which a cell has words, and the head of a column the word seed
 _WIDE = 8
 _NAMED = 14
@@ -45,6 +45,18 @@ _DASHES = {
     "longdashdot": "10 3 2 3",
 }
 _SHORT = {"running": "▸", "failed": "!"}  # a status in a cell without room for words
+
+
+class _CurveBox(NamedTuple):
+    """Where the curve of a cell lies, in percent of the cell."""
+
+    left: float
+    width: float
+    floor: float  # of success 0
+    height: float  # of success 1
+
+
+_CURVE = _CurveBox(left=7.0, width=86.0, floor=78.0, height=38.0)
 
 
 def layout(runs: pd.DataFrame) -> pd.DataFrame:
@@ -315,18 +327,26 @@ def _pencil(place: _Place) -> Markup:
     return tag("text", "✎", **mark, font_size=12)
 
 
+_STROKE = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
+
+
+def _onset_line(onset: float, last: int, palette: Palette) -> Markup:
+    """A dotted line at a step of a curve that ends at step `last` where it is longest."""
+    x = _CURVE.left + _CURVE.width * onset / last
+    red = palette.outcomes["collapsed"]
+    drawing = f"M{x:.1f} 38V{_CURVE.floor + 2:g}"
+    return tag("path", d=drawing, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **_STROKE)
+
+
 def _cell_curve(run: Row, place: _Place, path: "_Path", look: _Look) -> Markup:
     """The curve of success, over a dotted line at the onset of a fall."""
-    start, wide, floor, _ = _CURVE
-    line = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
-    dash = _DASHES.get(look.style.dash, "")
-    curve: dict[str, Any] = {"stroke": look.style.colour, "stroke_width": 1.8, "stroke_dasharray": dash}
-    lines = [tag("path", d=path.drawing, **curve, **line)]
+    lines = []
     onset = _onset(run)
     if onset is not None:
-        at = f"M{start + wide * onset / path.last:.1f} 38V{floor + 2:g}"
-        red = look.palette.outcomes["collapsed"]
-        lines.insert(0, tag("path", d=at, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **line))
+        lines.append(_onset_line(onset, path.last, look.palette))
+    dash = _DASHES.get(look.style.dash, "")
+    curve: dict[str, Any] = {"stroke": look.style.colour, "stroke_width": 1.8, "stroke_dasharray": dash}
+    lines.append(tag("path", d=path.drawing, **curve, **_STROKE))
     view = {
         "viewBox": "0 0 100 100",
         "preserveAspectRatio": "none",
@@ -347,11 +367,11 @@ def _paths(curves: pd.DataFrame) -> dict[str, _Path]:
     """Return the path of each run's success in its cell, and the last step of the longest run; NaN leaves a
     gap.
     """
-    left, width, floor, height = _CURVE
+    box = _CURVE
     curves = curves.astype({"x": float, "mean": float, "last": float})  # of no runs, too
     last = curves["last"].clip(lower=1)
-    x = (left + width * curves["x"] / last).round(1)
-    y = (floor - height * curves["mean"].clip(0, 1)).round(1)
+    x = (box.left + box.width * curves["x"] / last).round(1)
+    y = (box.floor - box.height * curves["mean"].clip(0, 1)).round(1)
     paths: dict[str, _Path] = {}
     before = None  # the run whose line goes on; `curves` goes run by run
     for run, end, a, b in zip(curves["run_id"], last, x, y, strict=True):

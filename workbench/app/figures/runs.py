@@ -31,6 +31,33 @@ _TOLD = 6
 _SHARE = 0.58  # of the width that the dots of the leads get
 
 
+class _Survival(NamedTuple):
+    """The curves of all arms, as survival.curve gives them, and the runs that they count."""
+
+    curves: pd.DataFrame
+    rows: pd.DataFrame
+    palette: Palette
+    reference: str  # the arm whose curve is dotted in the panes of the others
+
+    @property
+    def end(self) -> float:
+        """The last time of all curves."""
+        return float(self.curves["time"].max())
+
+    @property
+    def ticks(self) -> np.ndarray:
+        """Steps with a tick: about five over the time of all curves."""
+        return np.arange(0, self.end + 1e-9, max(1.0, common.round_up(max(self.end, 1.0) / 5)))
+
+    def curve_of(self, arm: str) -> pd.DataFrame:
+        """The curve of one arm."""
+        return self.curves[self.curves["arm"] == arm]
+
+    def runs_of(self, arm: str) -> pd.DataFrame:
+        """The runs of one arm."""
+        return self.rows[self.rows["arm"] == arm]
+
+
 def survival(
     curves: pd.DataFrame,
     rows: pd.DataFrame,
@@ -45,21 +72,26 @@ def survival(
     arms = list(dict.fromkeys(curves["arm"]))
     short, shared = apart(arms)
     panes, inner = _survival_panes(len(arms))
-    axes = _survival_axes(curves)
-    notes = _survival_titles(f"All at {shared}. {words}" if shared else words, palette)
-    traces = list[Trace]()
-    layout = dict[str, Any]()
+    every = _Survival(curves, rows, palette, reference)
+    words = f"All at {shared}. {words}" if shared else words
+    contents = common.Contents([], _survival_titles(words, palette), {})
     for pane, arm in zip(panes, arms, strict=True):
-        layout |= pane.shared(*axes)
-        fallen = collapses(rows[rows["arm"] == arm])
-        notes.append(common.arm_label(short[arm], styles[arm].colour, pane, fallen))
-        if arm != reference:
-            dotted = _falling(curves[curves["arm"] == reference], palette.muted, 1.5, common.DOTTED)
-            traces.append(dotted | pane.axes)
-        drawings = _survival_of_arm(arm, curves, rows, styles[arm].colour, palette)
-        traces += [drawing | pane.axes for drawing in drawings]
+        contents.layout.update(pane.shared(*_survival_axes(every)))
+        contents.annotations.append(
+            common.arm_label(short[arm], styles[arm].colour, pane, collapses(every.runs_of(arm)))
+        )
+        contents.traces.extend(
+            drawing | pane.axes for drawing in _survival_of_arm(arm, every, styles[arm].colour)
+        )
     return common.figure(
-        traces, palette, inner=inner, top=72, bottom=50, hoverdistance=20, annotations=notes, **layout
+        contents.traces,
+        palette,
+        inner=inner,
+        top=72,
+        bottom=50,
+        hoverdistance=20,
+        annotations=contents.annotations,
+        **contents.layout,
     )
 
 
@@ -81,15 +113,9 @@ def _survival_titles(words: str, palette: Palette) -> list[Trace]:
     ]
 
 
-def _survival_ticks(curves: pd.DataFrame) -> np.ndarray:
-    """Steps with a tick: about five over the time of all curves."""
-    end = float(curves["time"].max())
-    return np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 5)))
-
-
-def _survival_axes(curves: pd.DataFrame) -> tuple[Trace, Trace]:
-    end = float(curves["time"].max())
-    ticks = _survival_ticks(curves).tolist()
+def _survival_axes(every: _Survival) -> tuple[Trace, Trace]:
+    end = every.end
+    ticks = every.ticks.tolist()
     x_axis = common.axis("", range=[-0.04 * end, end * 1.04], tickvals=ticks)
     y_axis = common.axis(
         "not collapsed (fraction)",
@@ -101,17 +127,17 @@ def _survival_axes(curves: pd.DataFrame) -> tuple[Trace, Trace]:
     return x_axis, y_axis
 
 
-def _survival_of_arm(
-    arm: str, curves: pd.DataFrame, rows: pd.DataFrame, colour: str, palette: Palette
-) -> Iterator[Trace]:
-    """Yield the interval of an arm's curve, the curve, marks where runs were no longer watched, and the
-    numbers at risk.
+def _survival_of_arm(arm: str, every: _Survival, colour: str) -> Iterator[Trace]:
+    """Yield the curve of the reference, then the interval of an arm's curve, the curve, marks where runs were
+    no longer watched, and the numbers at risk.
     """
-    part = curves[curves["arm"] == arm]
-    mine = rows[rows["arm"] == arm]
+    if arm != every.reference:
+        yield _falling(every.curve_of(every.reference), every.palette.muted, 1.5, common.DOTTED)
+    part = every.curve_of(arm)
+    mine = every.runs_of(arm)
     name = f"<b>{figure_text(arm)}</b><br>"
     if len(mine) >= FEWEST:
-        yield from _survival_interval(part, float(curves["time"].max()), colour)
+        yield from _survival_interval(part, every.end, colour)
     interval = "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}" if len(mine) >= FEWEST else ""
     hover = (
         f"{name}step %{{x:,}}: %{{y:.3f}} not collapsed{interval}<br>at risk %{{customdata[0]}}, "
@@ -130,7 +156,7 @@ def _survival_of_arm(
         edge=2,
         customdata=censored["censored"].to_numpy(),
     )
-    yield _runs_at_risk(mine, _survival_ticks(curves), palette)
+    yield _runs_at_risk(mine, every.ticks, every.palette)
 
 
 def _survival_interval(part: pd.DataFrame, end: float, colour: str) -> Iterator[Trace]:

@@ -30,6 +30,7 @@ from sorl.app import theme
 from sorl.app.data import CARRIED, banded, carried, lone, onset_of, stopped
 from sorl.app.figures.common import AXES
 from sorl.app.figures.curves import Panel, curves
+from sorl.app.figures.maps import Slice
 from sorl.app.figures.maps import region as region_figure
 from sorl.app.figures.matrix import layout, matrix
 from sorl.app.figures.runs import survival
@@ -122,6 +123,14 @@ class Report(NamedTuple):
     sections: Sequence[Section]
 
 
+class _About(NamedTuple):
+    """What the report says of one experiment."""
+
+    answer: str  # in a sentence or two
+    sections: list[Section]  # what the answer rests on
+    fairness: Sequence[str]  # what the guard says of the comparison
+
+
 def report(
     experiments: Sequence[Results], words: Words, commands: Sequence[str], claims: ModuleType | None = None
 ) -> Report:
@@ -132,36 +141,32 @@ def report(
     sections = list[Section]()
     # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
     # Forks are no runs from a warm start: study `forks` judges the claims by them.
-    children = {found.experiment: forks.of_results(found.runs) for found in experiments}
+    children = {results.experiment: forks.of_results(results.runs) for results in experiments}
     compared = [f for f in experiments if region_of(f.toml) is None and children[f.experiment].empty]
     if claims is None:
         sections.append(Section("The paper's claims", [Text(NO_CLAIMS)]))
     elif compared:
         sections.append(claims.section(compared))
-    for found in experiments:
-        file = region_of(found.toml)
-        question = shortened(found.question)
-        level = 2
-        if len(experiments) > 1:
-            sections.append(Section(found.experiment, [Text(question)]))
-            question = f"{found.experiment}: {question}"
-            level = 3
+    is_alone = len(experiments) == 1
+    level = 2 if is_alone else 3
+    for results in experiments:
+        question = shortened(results.question)
+        if not is_alone:
+            sections.append(Section(results.experiment, [Text(question)]))
+            question = f"{results.experiment}: {question}"
+        file = region_of(results.toml)
         if file is None:
-            answer = compare.answer(compare.summarise(found.runs))
-            about = _comparison(found.runs, words, level)
-            fair = found.fairness or [_FAIR]
-            if len(born := children[found.experiment]):
-                answer = f"{forks.sentence(born)} {answer}"
-                table = Table(forks.table(born))
-                about = [Section("Forks within their parents", [Text(forks.ABOUT), table], level), *about]
+            about = _about_comparison(results, children[results.experiment], words, level)
         else:
-            answer, about = _region(found, file, level, claims)
-            fair = [*(line for line in found.fairness if not line.startswith("Note: the arms")), _MEANT]
-        lead += [Text(question, "lead"), Text(answer)]
-        fairness = Section("Fairness of the comparison", [Items(fair)], level)
-        sections += [*about, fairness, Section("Settings and machine", list(_made(found)), level)]
+            about = _about_region(results, file, level, claims)
+        lead += [Text(question, "lead"), Text(about.answer)]
+        sections += [
+            *about.sections,
+            Section("Fairness of the comparison", [Items(about.fairness)], level),
+            Section("Settings and machine", list(_settings_parts(results)), level),
+        ]
     sections.append(Section("Make it again", [Code("\n".join(commands))]))
-    return Report(" and ".join(found.experiment for found in experiments), lead, sections)
+    return Report(" and ".join(results.experiment for results in experiments), lead, sections)
 
 
 def titled(parts: Iterable[tuple[str, pd.DataFrame]], tones: Mapping[str, str]) -> Iterator[Part]:
@@ -169,6 +174,17 @@ def titled(parts: Iterable[tuple[str, pd.DataFrame]], tones: Mapping[str, str]) 
     for title, frame in parts:
         if len(frame):
             yield from (Text(title), Table(frame, tones))
+
+
+def _about_comparison(results: Results, children: pd.DataFrame, words: Words, level: int) -> _About:
+    """Compare the arms of an experiment; forks (`children`) also with their parents."""
+    answer = compare.answer(compare.summarise(results.runs))
+    sections = _comparison(results.runs, words, level)
+    if len(children):
+        answer = f"{forks.sentence(children)} {answer}"
+        parts: list[Part] = [Text(forks.ABOUT), Table(forks.table(children))]
+        sections = [Section("Forks within their parents", parts, level), *sections]
+    return _About(answer, sections, results.fairness or [_FAIR])
 
 
 def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
@@ -236,11 +252,11 @@ def _drawn_curves(part: pd.DataFrame, styles: Styles, words: Words, of: Sequence
 
     @cache  # both palettes share the panels
     def panel(name: str) -> Panel:
-        found = points(part, name)
-        finite = found["mean"].abs() < math.inf
-        seeds = found[finite]
+        every = points(part, name)
+        finite = every["mean"].abs() < math.inf
+        seeds = every[finite]
         data = banded(carried(seeds, ended) if name in CARRIED else seeds)
-        return Panel(name, *words.get(name, ("", "")), data, broken=found[~finite], seeds=lone(seeds, data))
+        return Panel(name, *words.get(name, ("", "")), data, broken=every[~finite], seeds=lone(seeds, data))
 
     return lambda palette: curves(
         [panel(n) for n in of], styles(palette), palette, AXES["step"], onsets=onsets
@@ -298,20 +314,17 @@ def design(runs: pd.DataFrame) -> pd.DataFrame:
     flats = [_by_slot(settings(rows["config"].iloc[0], rows["slots"].iloc[0])) for _, rows in arms]
     keys = dict.fromkeys(chain.from_iterable(flats))
     differing = [key for key in keys if _differs(flats, key)]
-    found = []
+    rows_of_arms = []
     for (arm, rows), flat in zip(arms, flats, strict=True):
         steps = rows["steps"].dropna().astype(int)
-        span = (
-            f"{steps.min()} to {steps.max()}"
-            if steps.nunique() > 1
-            else str(steps.iloc[0])
-            if len(steps)
-            else "-"
-        )
+        if steps.nunique() > 1:
+            span = f"{steps.min()} to {steps.max()}"
+        else:
+            span = str(steps.iloc[0]) if len(steps) else "-"
         seeds = " ".join(str(seed) for seed in sorted(rows["seed"]))
         row = {"arm": arm, "algorithm": rows["algorithm"].iloc[0], "seeds": seeds, "steps": span}
-        found.append(row | {key: setting(flat.get(key)) for key in differing})
-    return pd.DataFrame(found)
+        rows_of_arms.append(row | {key: setting(flat.get(key)) for key in differing})
+    return pd.DataFrame(rows_of_arms)
 
 
 def _by_slot(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,20 +339,21 @@ def _by_slot(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {slot: ", ".join(words) for slot, words in slots.items()} | rest
 
 
-def _made(found: Results) -> Iterator[Part]:
+def _settings_parts(results: Results) -> Iterator[Part]:
     """Yield versions, machine, time, the settings that all arms share, and the grid file as it was run."""
-    for versions, count in Counter(map(_versions, found.runs["versions"])).items():
+    runs = results.runs
+    for versions, count in Counter(map(_versions, runs["versions"])).items():
         yield Text(f"{count} runs: {versions}")
-    yield Text(f"{found.runs['seconds'].sum() / 3600:.1f} hours of training, summed over runs.")
-    flats = [settings(c, s) for c, s in zip(found.runs["config"], found.runs["slots"], strict=True)]
+    yield Text(f"{runs['seconds'].sum() / 3600:.1f} hours of training, summed over runs.")
+    flats = [settings(c, s) for c, s in zip(runs["config"], runs["slots"], strict=True)]
     first = flats[0] if flats else {}
     common = {key: value for key, value in first.items() if not _differs_from(flats, key, value)}
     rows = [(key, setting(value)) for key, value in sorted(_by_slot(common).items())]
     yield from titled(
         [("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {}
     )
-    if found.toml:
-        yield Code(shortened(found.toml, MIB), f"{found.experiment}.toml")
+    if results.toml:
+        yield Code(shortened(results.toml, MIB), f"{results.experiment}.toml")
 
 
 def _versions(text: Any) -> str:
@@ -348,39 +362,47 @@ def _versions(text: Any) -> str:
     ) + "."
 
 
-def _region(
-    found: Results, file: GridFile, level: int, claims: ModuleType | None
-) -> tuple[str, list[Section]]:
-    """Return the answer, areas and boundaries by both readings of survival, and the claims that
-    they judge.
-    """
+def _about_region(results: Results, file: GridFile, level: int, claims: ModuleType | None) -> _About:
+    """Give areas and boundaries by both readings of survival, and the claims that they judge."""
+    fairness = [*(line for line in results.fairness if not line.startswith("Note: the arms")), _MEANT]
     try:
-        landscape = from_runs(found.runs.assign(started_at=None), file, found.experiment)
+        landscape = from_runs(results.runs.assign(started_at=None), file, results.experiment)
     except InputError as error:
-        return str(error), [Section("Stability region", [Text(str(error))], level)]
-    kept = landscape.read_as(KEPT)
-    parts: list[Part] = [*_maps(landscape)]
-    answers = []
-    for one, which in (
-        (landscape, "all runs that did not collapse"),
-        (kept, "only runs that learned and kept it"),
-    ):
-        series = by_series(one)
-        columns = by_column(one)
-        lines = region_words.answer(one, series, columns)
-        answers.append(lines[0])
-        does = region_words.FALLS[one.survival]
-        along = region_words.in_words(one.settings.along)
-        across = region_words.in_words(one.across)
-        parts += [
-            Text(f"Stable area where {which} count as survivors, with 95 % intervals of the fit."),
-            Table(region_words.readable_series(series)),
-            Text(f"Boundary: {along} at which half of the runs {does}, by {across}."),
-            Table(region_words.readable_columns(columns)),
-            Items(lines),
-        ]
-    judged = claims.area_sections(landscape, kept, found.runs, level) if claims else []
-    return " ".join(answers), [Section("Stability region", parts, level), *judged]
+        return _About(str(error), [Section("Stability region", [Text(str(error))], level)], fairness)
+    that_learned = landscape.read_as(KEPT)
+    readings = [
+        _read_survival(landscape, "all runs that did not collapse"),
+        _read_survival(that_learned, "only runs that learned and kept it"),
+    ]
+    parts: list[Part] = [*_maps(landscape), *chain.from_iterable(reading.parts for reading in readings)]
+    judged = claims.area_sections(landscape, that_learned, results.runs, level) if claims else []
+    answer = " ".join(reading.answer for reading in readings)
+    return _About(answer, [Section("Stability region", parts, level), *judged], fairness)
+
+
+class _Reading(NamedTuple):
+    """What a region says by one reading of survival."""
+
+    answer: str
+    parts: list[Part]
+
+
+def _read_survival(landscape: Landscape, survivors: str) -> _Reading:
+    """Give the areas and boundaries of a landscape; `survivors` says which runs count as such."""
+    series = by_series(landscape)
+    columns = by_column(landscape)
+    lines = region_words.answer(landscape, series, columns)
+    does = region_words.FALLS[landscape.survival]
+    along = region_words.in_words(landscape.settings.along)
+    across = region_words.in_words(landscape.across)
+    parts: list[Part] = [
+        Text(f"Stable area where {survivors} count as survivors, with 95 % intervals of the fit."),
+        Table(region_words.readable_series(series)),
+        Text(f"Boundary: {along} at which half of the runs {does}, by {across}."),
+        Table(region_words.readable_columns(columns)),
+        Items(lines),
+    ]
+    return _Reading(lines[0], parts)
 
 
 def _maps(landscape: Landscape) -> Iterator[Figure]:
@@ -389,13 +411,13 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
     arms = landscape.runs[["series", "algorithm"]].to_numpy()
     along = region_words.in_words(landscape.settings.along)
     across = region_words.in_words(landscape.across, unit=True)
-    lattice = landscape.settings.lattice
-    for piece in dict.fromkeys(points["slice"]):
-        mine = points[points["slice"] == piece]
-        edges = columns[columns["slice"] == piece]
+    for name in dict.fromkeys(points["slice"]):
+        mine = points[points["slice"] == name]
+        edges = columns[columns["slice"] == name]
+        piece = Slice(mine, edges, landscape.settings.lattice, along, across)
 
-        def draw(palette: Palette, mine: pd.DataFrame = mine, edges: pd.DataFrame = edges) -> go.Figure:
-            return region_figure(mine, edges, lattice, theme.styles(arms, palette), palette, along, across)
+        def draw(palette: Palette, piece: Slice = piece) -> go.Figure:
+            return region_figure(piece, theme.styles(arms, palette), palette)
 
         n = f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}."
         caption = (
@@ -403,7 +425,7 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
             " nothing. Dot and bar: where half of the runs collapse, with its 95 % interval; a triangle"
             " points beyond what was tried."
         )
-        yield Figure(draw, f"Collapsed runs by {along} and {across}{f', {piece}' if piece else ''}", caption)
+        yield Figure(draw, f"Collapsed runs by {along} and {across}{f', {name}' if name else ''}", caption)
 
 
 # Its two forms. Texts of a report are literal: writing them out escapes them.

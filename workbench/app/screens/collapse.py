@@ -1,5 +1,7 @@
 """Collapse: what happened when, how long the arms stay up, and which signal moves before the fall."""
 
+import pandas as pd
+
 from sorl.analysis import compare
 from sorl.analysis.survival import curve, observed
 from sorl.app import export
@@ -69,9 +71,13 @@ def _timeline(store: Store, arms: Arms) -> None:
     run_links(runs, arms.experiment)
     if clicked:
         place, x = (int(value) for value in clicked[0])
-        run = runs.iloc[place]
-        step = str(x + int(run["start"]))
-        open_screen("episode", experiment=arms.experiment, run=str(run["run_id"]), step=step, **EPISODE)
+        _open_episode(arms.experiment, runs.iloc[place], x)
+
+
+def _open_episode(experiment: str, run: pd.Series, x: int) -> None:
+    """Go to the step of a run at `x` on the axis of the timeline."""
+    step = str(x + int(run["start"]))
+    open_screen("episode", experiment=experiment, run=str(run["run_id"]), step=step, **EPISODE)
 
 
 def _survival(store: Store, arms: Arms) -> None:

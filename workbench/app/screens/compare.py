@@ -1,6 +1,6 @@
 """Compare: any diagnostics of any arms, side by side on one x-axis, with bands over seeds or seed by seed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from sorl.analysis import differences as apart_data
 from sorl.app import data, export
 from sorl.app.choices import Arms, choose_arms, differing, settings_of_runs
 from sorl.app.figures.common import AXES
-from sorl.app.figures.curves import curves, single_out
+from sorl.app.figures.curves import Arrangement, curves, single_out
 from sorl.app.page import address, anchor, answer, heading, look, note, run_links, screen, table
 from sorl.app.queries import Diagnostics, Store, dictionary
 from sorl.app.sentences import compare as sentences
@@ -49,12 +49,60 @@ class _Choices(NamedTuple):
     ends: tuple[int, int]
 
 
+class _Places(NamedTuple):
+    """Where the controls stand, from the left."""
+
+    experiment: DeltaGenerator
+    arms: DeltaGenerator
+    metrics: DeltaGenerator
+    axis: DeltaGenerator
+    group: DeltaGenerator
+    more: DeltaGenerator
+
+
+class _Names(NamedTuple):
+    """Names of arms: what tells each apart, and what all share."""
+
+    short: dict[str, str]  # by arm
+    shared: str
+
+
+class _Request(NamedTuple):
+    """What the curves show."""
+
+    metrics: list[str]
+    axis: str  # of _AXIS
+    unit: str  # what a line counts: seed, or run
+
+
 @dataclass
 class _Grouping:
-    """What the runs are grouped by, and what there is to say of it."""
+    """Controls that group the runs by a setting and leave runs out; what they say, and what to say of it."""
 
+    store: Store
+    place: DeltaGenerator
+    more: DeltaGenerator
     by: str = "arm"
     remarks: list[str] = field(default_factory=list)
+
+    def regroup(self, experiment: str, every: pd.DataFrame) -> pd.DataFrame:
+        """Return the chosen runs of an experiment; where they are grouped, the group is their arm."""
+        settings = differing(self.store, experiment, every)
+        values = {str(key): _sorted(settings[key]) for key in settings if settings[key].nunique() <= _VALUES}
+        equal = equal_settings(settings_of_runs(self.store, experiment, every))
+        asked = st.query_params.get("group", "")
+        if asked in equal:
+            self.remarks.append(sentences.same_in_all_sentence(asked, equal[asked], len(every)))
+        with self.place:
+            self.by = choose("group", "Group by", ["arm", *[key for key in values if key != "seed"]])
+        with self.more:
+            note(sentences.equal_settings_sentence(equal, len(every)))
+            where = _choose_values(values)
+            only = _choose_runs(every)
+        every = every.assign(own_arm=every["arm"])
+        if only:
+            every = every[every["run_id"].isin(only)]
+        return regrouped(every, settings, self.by, where)
 
 
 @screen
@@ -65,39 +113,52 @@ def compare(store: Store) -> None:
 
 
 def _compare(store: Store) -> None:
-    first, second, third, fourth, fifth, last = st.columns([1.1, 2.1, 2.1, 1.1, 1.1, 0.7])
-    with last.container(key="more"):
+    places = _Places(*st.columns([1.1, 2.1, 2.1, 1.1, 1.1, 0.7]))
+    with places.more.container(key="more"):
         more = st.popover("More", width="stretch")
-    arms, grouping = _choose(store, (first, second), fifth, more)
+    arms, grouping = _choose(store, places, more)
     known = dictionary(store)
     alarms = data.first_alarms(store, arms.runs, known)
     drawn_first = default_metrics(alarms.leads, known.charted, _FIRST)
-    with third:
+    with places.metrics:
         labels = {metric: known.label(metric) for metric in known.charted}
         metrics = choose_many("metric", "Diagnostics", labels, drawn_first, most=12)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    with fourth:
+    with places.axis:
         axis = choose("x", "Align on", _axes(store, arms.runs))
-    starts = data.origins(arms.runs, axis)
-    short, shared = apart(arms.names)
-    with more:
-        chosen_looks = _choose_looks(short, data.extent(store, arms.runs, starts))
-    baseline = short.get(chosen_looks.baseline)
-    arms = _renamed(arms, short)
-    lines = len(arms.names) if chosen_looks.bands else len(arms.runs)
-    chosen = data.Chosen(arms.runs, axis, starts, data.Window.over(*chosen_looks.ends, lines))
-    answer(" ".join(_answers(store, arms.runs, alarms, shared, baseline)))
-    drawing = data.Drawing(chosen_looks.bands, baseline, chosen_looks.smoothing)
-    panels = [data.panel(store, chosen, known, metric, drawing) for metric in metrics]
-    unit = "seed" if grouping.by == "arm" else "run"
-    _draw(arms, sentences.View(chosen, drawing, panels, metrics, unit), chosen_looks)
+    names = _Names(*apart(arms.names))
+    arms = _renamed(arms, names.short)
+    request = _Request(metrics, axis, unit="seed" if grouping.by == "arm" else "run")
+    _show_curves(store, known, arms, alarms, request, names, more)
     for remark in grouping.remarks:
         note(remark)
     run_links(arms.runs, arms.experiment)
     _show_settings(store, arms)
     _show_differences(store, arms, known)
+
+
+def _show_curves(
+    store: Store,
+    known: Diagnostics,
+    arms: Arms,
+    alarms: data.FirstAlarms,
+    request: _Request,
+    names: _Names,
+    more: DeltaGenerator,
+) -> None:
+    """Say what the curves show, and draw them as the controls in `more` have it."""
+    starts = data.origins(arms.runs, request.axis)
+    with more:
+        looks = _choose_looks(names.short, data.extent(store, arms.runs, starts))
+    lines = len(arms.names) if looks.bands else len(arms.runs)
+    chosen = data.Chosen(arms.runs, request.axis, starts, data.Window.over(*looks.ends, lines))
+    baseline = names.short.get(looks.baseline)
+    answer(" ".join(_answers(store, arms.runs, alarms, names.shared, baseline)))
+    drawing = data.Drawing(looks.bands, baseline, looks.smoothing)
+    panels = [data.panel(store, chosen, known, metric, drawing) for metric in request.metrics]
+    _draw(arms, sentences.View(chosen, drawing, panels, request.metrics, request.unit), looks)
 
 
 def _axes(store: Store, runs: pd.DataFrame) -> dict[str, str]:
@@ -155,17 +216,14 @@ def _draw(arms: Arms, view: sentences.View, looks: _Choices) -> None:
     """Draw the panels, with what their marks mean."""
     axis = view.chosen.axis
     key = sentences.key_of(view)
-    figure = curves(
-        view.panels,
-        arms.styles,
-        look(),
-        AXES[axis],
-        onsets=data.onsets(view.chosen),
-        by_arm=looks.by_arm,
+    arrangement = Arrangement(
         columns=looks.columns,
+        by_arm=looks.by_arm,
         scale="auto" if view.drawing.baseline and looks.scale == "log" else looks.scale,
-        aligned=axis == "onset",
+        is_aligned=axis == "onset",
     )
+    onsets = data.onsets(view.chosen)
+    figure = curves(view.panels, arms.styles, look(), AXES[axis], onsets=onsets, arrangement=arrangement)
     alone = _keep_alone(arms.names)
     if alone is not None:
         single_out(figure, alone)
@@ -184,9 +242,9 @@ def _draw(arms: Arms, view: sentences.View, looks: _Choices) -> None:
 
 def _keep_alone(names: Sequence[str]) -> str | None:
     """Return the arm that is singled out in the legend, which the page writes into the address."""
-    shown = {visible(name): name for name in names}
-    picked = keep("only", tuple(names), lambda given: [one for one in given if one in shown][:1], list[str])
-    return shown[picked[0]] if picked else None
+    arms = {visible(name): name for name in names}
+    picked = keep("only", tuple(names), lambda given: [text for text in given if text in arms][:1], list[str])
+    return arms[picked[0]] if picked else None
 
 
 def _show_settings(store: Store, arms: Arms) -> None:
@@ -210,58 +268,55 @@ def _show_differences(store: Store, arms: Arms, known: Diagnostics) -> None:
         note(difference_sentences.too_few_sentence(groups))
         return
     before = apart_data.steps_before(onsets)
-    columns = apart_data.comparable_columns(list(known.rows.values()))
-    key = ("before the fall", *zip(runs["run_id"], map(str, onsets), strict=True))
-    starts = dict(zip(runs["run_id"], onsets, strict=True))
-    measured = store.computed(key, lambda reader: apart_data.measured_before(reader, starts, before, columns))
-    settings = differing(store, arms.experiment, runs)
-    shares = apart_data.setting_shares(settings, groups)
+    measured = _measured_before(store, known, dict(zip(runs["run_id"], onsets, strict=True)), before)
+    shares = apart_data.setting_shares(differing(store, arms.experiment, runs), groups)
     effects = apart_data.column_effects(measured, groups)
     answer(difference_sentences.differences_sentence(groups, shares, effects))
     rows = difference_sentences.rows_of(groups, shares, effects)
-    here = choices()
-    links = [
-        anchor("draw it", address("compare", **here | {"metric": [f"step.{row.column}"]}))
-        if row.column
-        else ""
-        for row in rows
-    ]
     if rows:
+        links = [_link_to_draw(row.column) for row in rows]
         written = pd.DataFrame([row.written() for row in rows]).assign(**{"": links})
         table(written, "sorl-figures sorl-listing")
         note(difference_sentences.about(before, groups, measured))
 
 
-def _choose(
-    store: Store, places: tuple[DeltaGenerator, DeltaGenerator], group: DeltaGenerator, more: DeltaGenerator
-) -> tuple[Arms, _Grouping]:
+def _measured_before(
+    store: Store, known: Diagnostics, onsets: dict[str, float], before: apart_data.Before
+) -> pd.DataFrame:
+    """Return what each run measured in the steps `before` its onset; `onsets` by run_id."""
+    columns = apart_data.comparable_columns(list(known.rows.values()))
+    key = ("before the fall", *((run, str(onset)) for run, onset in onsets.items()))
+    return store.computed(key, lambda reader: apart_data.measured_before(reader, onsets, before, columns))
+
+
+def _link_to_draw(column: str) -> str:
+    """Return a link to this screen with the curve of a column; nothing for a setting, which has none."""
+    if not column:
+        return ""
+    return anchor("draw it", address("compare", **choices() | {"metric": [f"step.{column}"]}))
+
+
+def _choose_values(values: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Choose values of settings that runs must have; `values` are those of each setting."""
+    pairs: dict[str, tuple[str, str]] = {}
+    for key, of_key in values.items():
+        for value in of_key:
+            pairs[f"{key} = {value or 'not set'}"] = (key, value)
+    return [pairs[text] for text in choose_many("where", "Only runs with", list(pairs), [])]
+
+
+def _choose_runs(every: pd.DataFrame) -> list[str]:
+    """Choose single runs, by their run_id."""
+    named = every["arm"] + ", seed " + every["seed"].astype(str)
+    return choose_many("runs", "Only these runs", dict(zip(every["run_id"], named, strict=True)), [])
+
+
+def _choose(store: Store, places: _Places, more: DeltaGenerator) -> tuple[Arms, _Grouping]:
     """Choose arms, or groups of runs that share the value of a setting; return them, and what they are
     grouped by.
     """
-    grouping = _Grouping()
-
-    def regroup(experiment: str, every: pd.DataFrame) -> pd.DataFrame:
-        settings = differing(store, experiment, every)
-        keys = [str(key) for key in settings if settings[key].nunique() <= _VALUES]
-        pairs: dict[str, tuple[str, str]] = {}
-        for key in keys:
-            pairs |= {f"{key} = {value or 'not set'}": (key, value) for value in _sorted(settings[key])}
-        equal = equal_settings(settings_of_runs(store, experiment, every))
-        asked = st.query_params.get("group", "")
-        if asked in equal:
-            grouping.remarks.append(sentences.same_in_all_sentence(asked, equal[asked], len(every)))
-        with group:
-            grouping.by = choose("group", "Group by", ["arm", *[key for key in keys if key != "seed"]])
-        with more:
-            note(sentences.equal_settings_sentence(equal, len(every)))
-            where = choose_many("where", "Only runs with", list(pairs), [])
-            named = every["arm"] + ", seed " + every["seed"].astype(str)
-            only = choose_many("runs", "Only these runs", dict(zip(every["run_id"], named, strict=True)), [])
-        every = every.assign(own_arm=every["arm"])
-        every = every[every["run_id"].isin(only)] if only else every
-        return regrouped(every, settings, grouping.by, [pairs[text] for text in where])
-
-    arms = choose_arms(store, places, regroup)
+    grouping = _Grouping(store, places.group, more)
+    arms = choose_arms(store, (places.experiment, places.arms), grouping.regroup)
     if grouping.by == "arm":
         return arms, grouping
     groups = list(arms.every["arm"].unique())
@@ -295,16 +350,16 @@ def regrouped(
     their arm.
     """
     mine = settings.loc[every["run_id"]]
-    kept = pd.Series(data=True, index=mine.index)
+    is_chosen = pd.Series(data=True, index=mine.index)
     for key in {key for key, _ in where}:
-        kept &= mine[key].isin([value for other, value in where if other == key])
-    found = every[kept.to_numpy()]
+        is_chosen &= mine[key].isin([value for other, value in where if other == key])
+    chosen = every[is_chosen.to_numpy()]
     if by == "arm":
-        return found
-    values = mine.loc[kept, by]
+        return chosen
+    values = mine.loc[is_chosen, by]
     names = {value: _group_name(by, value) for value in _sorted(values)}
-    found = found.assign(arm=values.map(names).to_numpy())
-    return found.sort_values("arm", key=lambda arm: arm.map(list(names.values()).index), kind="stable")
+    chosen = chosen.assign(arm=values.map(names).to_numpy())
+    return chosen.sort_values("arm", key=lambda arm: arm.map(list(names.values()).index), kind="stable")
 
 
 def _group_name(by: str, value: str) -> str:
@@ -340,9 +395,9 @@ def differences(settings: pd.DataFrame, arms: pd.Series) -> pd.DataFrame:
     """Return a row an arm and a column a setting that differs; an option that not every arm has needs two
     values.
     """
-    kept = settings.drop(columns=["seed", "algorithm"], errors="ignore").replace("", "–")
+    compared = settings.drop(columns=["seed", "algorithm"], errors="ignore").replace("", "–")
     each = {}
-    for arm, mine in kept.groupby(arms.to_numpy(), sort=False):
+    for arm, mine in compared.groupby(arms.to_numpy(), sort=False):
         each[arm] = {key: ", ".join(mine[key].unique()) for key in mine}
-    rows = pd.DataFrame(each.values(), index=list(each), columns=kept.columns)
+    rows = pd.DataFrame(each.values(), index=list(each), columns=compared.columns)
     return rows[[key for key in rows if len({*rows[key]} - ({"–"} if " " in str(key) else set())) > 1]]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 import streamlit as st
@@ -54,6 +54,14 @@ class Chosen(NamedTuple):
     rows: Sequence[Row]  # the trajectories of the step, ranked
     mine: Row
 
+    @classmethod
+    def of(cls, experiment: str, run: Row, step: int, rows: Sequence[Row], number: int | None) -> Self | None:
+        """Return trajectory `number` of a step; None where the step has no such trajectory."""
+        for row in rows:
+            if row["trajectory"] == number:
+                return cls(experiment, run, step, rows, {**row, "step": step, "name": f"step {step}"})
+        return None
+
     @property
     def trajectory(self) -> int:
         """Number of the trajectory in its step."""
@@ -88,30 +96,45 @@ def episode(store: Store) -> None:
     sentences = st.container()
     drawn = st.container()
     with drawn, st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        names = {name: known.title(f"step.{name}") for name in known.names("step", SIGNALS)}
-        signal = watched(store, known, about, choose("signal", "Signal", names))
-        by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
+        watch = _choose_watch(store, known, about)
     with choices:
-        step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
+        step = choose_number("step", "Step", 0, max(0, watch.signal.steps - 1), watch.signal.spike)
     with drawn:
         at = Places(choices, sentences, *st.columns(2, gap="medium"))
-    rows = ranked(store, run, step, RANKS[by])
+    rows = ranked(store, run, step, RANKS[watch.rank])
     with sentences:
         if not rows:
             _say_nothing_recorded(store, run, step)
         number = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
-    _draw_signal(at, signal, about, step)
-    mine = next((row for row in rows if row["trajectory"] == number), None)
-    if mine is not None:
-        chosen = Chosen(experiment, about, step, rows, {**mine, "step": step, "name": f"step {step}"})
-        _show_conversation(store, known, at, chosen)
-        _draw_ranking(at, chosen, by)
-        _link_replay(store, chosen)
+    _draw_signal(at, watch.signal, about, step)
+    chosen = Chosen.of(experiment, about, step, rows, number)
+    if chosen is not None:
+        _show_trajectory(store, known, at, chosen, watch.rank)
     run_links(all_runs[all_runs["run_id"] == run], experiment)
 
 
+class _Watch(NamedTuple):
+    """What leads to a trajectory: the signal over steps, and what ranks the trajectories of a step."""
+
+    signal: Signal
+    rank: str  # of RANKS
+
+
+def _choose_watch(store: Store, known: Diagnostics, about: Row) -> _Watch:
+    names = {name: known.title(f"step.{name}") for name in known.names("step", SIGNALS)}
+    signal = watched(store, known, about, choose("signal", "Signal", names))
+    return _Watch(signal, choose("rank", "Rank trajectories by", list(RANKS), kind="row"))
+
+
+def _show_trajectory(store: Store, known: Diagnostics, at: Places, chosen: Chosen, rank: str) -> None:
+    """Show the conversation of a trajectory, its place among those of its step, and a way to its batch."""
+    _show_conversation(store, known, at, chosen)
+    _draw_ranking(at, chosen, rank)
+    _link_replay(store, chosen)
+
+
 def _say_nothing_recorded(store: Store, run: str, step: int) -> None:
-    tables = {one["table_name"] for one in store.records("recorded", run=run)}
+    tables = {row["table_name"] for row in store.records("recorded", run=run)}
     has_some = tables & {"turn", "trajectory"}
     which = f"No trajectory of step {step}" if has_some else "No trajectory of this run"
     not_recorded(which, "tables trajectory, turn and token")
@@ -133,7 +156,7 @@ def _draw_ranking(at: Places, chosen: Chosen, by: str) -> None:
     rows = chosen.rows
     with at.bars:
         bars = ranking(
-            shown(rows, chosen.mine, most=8), 1 / len(rows), look(), chosen.step, chosen.trajectory
+            rows_with_chosen(rows, chosen.mine, most=8), 1 / len(rows), look(), chosen.step, chosen.trajectory
         )
         words = f"The trajectories of step {chosen.step}, ranked by {by}; {chosen.trajectory} is chosen."
         clicked = export.figure(bars, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
@@ -148,14 +171,12 @@ def _link_replay(store: Store, chosen: Chosen) -> None:
         links([anchor("Replay this batch with other algorithms", where)])
 
 
-def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
+def rows_with_chosen(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     """Return the first `most` rows; the chosen one takes the last place where it is not among them."""
     first = list(rows[:most])
-    return (
-        first
-        if chosen["trajectory"] in [row["trajectory"] for row in first]
-        else [*first[: most - 1], chosen]
-    )
+    if chosen["trajectory"] in [row["trajectory"] for row in first]:
+        return first
+    return [*first[: most - 1], chosen]
 
 
 def _show_conversation(store: Store, known: Diagnostics, at: Places, chosen: Chosen) -> None:

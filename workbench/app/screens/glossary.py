@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -34,8 +34,26 @@ _PARTS = {
     "slots": "Slots",
     "collapse": "Collapse rule",
 }
-_KINDS = [(slot, kind()) for slot, kinds in KINDS.items() for kind in kinds.values()]  # with their defaults
 _ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
+
+
+class _Option(NamedTuple):
+    """What an algorithm may choose for a slot."""
+
+    slot: str
+    kind: Slot  # with its defaults
+
+    @property
+    def text(self) -> str:
+        """Everything that a search looks at besides the name."""
+        return f"{self.slot} {self.kind.options()} {_meaning(self.kind)}"
+
+
+def _every_option() -> list[_Option]:
+    options = []
+    for slot, kinds in KINDS.items():
+        options += [_Option(slot, kind()) for kind in kinds.values()]
+    return options
 
 
 @screen
@@ -44,52 +62,62 @@ def glossary(store: Store) -> None:
     left, right = st.columns([2, 3], vertical_alignment="bottom")
     with left:
         asked = search_box("find", "Search", "grad_norm, KL, arXiv 2511.20718, nats, ...")
-    found: dict[str, list[Any]] = {
+    matches: dict[str, list[Any]] = {
         "diagnostics": search(entries(dictionary(store)), asked, lambda rows: rows[0]["name"], entry_text),
         "algorithms": search(ALGORITHMS.values(), asked, lambda a: a.name, algorithm_text),
-        "slots": search(
-            _KINDS, asked, lambda k: k[1].kind, lambda k: f"{k[0]} {k[1].options()} {_meaning(k[1])}"
-        ),
+        "slots": search(_every_option(), asked, lambda option: option.kind.kind, lambda option: option.text),
     }
-    counts = {part: f" {len(rows)}" if asked else "" for part, rows in found.items()}
+    counts = {part: f" {len(rows)}" if asked else "" for part, rows in matches.items()}
     with right:
-        part = choose(
-            "part", "Part", {p: words + counts.get(p, "") for p, words in _PARTS.items()}, kind="row"
-        )
+        names = {part: words + counts.get(part, "") for part, words in _PARTS.items()}
+        part = choose("part", "Part", names, kind="row")
     if part == "collapse":
         _rule()
-    elif not found[part]:
+    elif not matches[part]:
         note(f"Nothing here matches '{asked}'.")
     elif part == "diagnostics":
-        wide, narrow = st.columns([5, 3], gap="large")
-        with wide:
-            note("Each diagnostic with its unit and the tables that hold it as a column of its name.")
-            st.html(Markup("").join(map(_diagnostic, found[part])))
-        with narrow, st.container(key="notation"):
-            letters = (
-                (tag("span", formula_html(a), css="sorl-formula"), formula_html(b)) for a, b in NOTATION
-            )
-            st.html(tag("p", tag("b", "Notation"), css="sorl-term"))
-            cells = (tag("span", cell) for cell in chain.from_iterable(letters))
-            st.html(tag("div", *cells, css="sorl-symbols"))
-            note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
+        _diagnostics(matches[part])
     elif part == "algorithms":
-        for one in found[part]:
-            _algorithm(one)
+        for algorithm in matches[part]:
+            _algorithm(algorithm)
         note(SYMBOLS)
     else:
-        note(
-            "An algorithm is a choice for each slot. Any slot can be set in a grid file: "
-            'algorithm = { base = "ppo", ratio = { level = "turn" } }.'
-        )
-        rows: dict[str, list[Sequence[object]]] = defaultdict(list)
-        for slot, kind in found[part]:
-            words = enumerate(_meaning(kind).split("`"))  # a docstring has names between backticks
-            said = tag("span", *(tag("code", word) if place % 2 else word for place, word in words))
-            rows[slot].append((tag("code", kind.kind), ", ".join(kind.options()) or "no options", said))
-        for slot, kinds in rows.items():
-            st.html(tag("p", tag("b", slot), css="sorl-term"))
-            st.html(table_html(["kind", "options and defaults", "definition"], kinds, "sorl-kinds"))
+        _slots(matches[part])
+
+
+def _diagnostics(matches: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+    """Show diagnostics, with the notation of their formulas next to them."""
+    wide, narrow = st.columns([5, 3], gap="large")
+    with wide:
+        note("Each diagnostic with its unit and the tables that hold it as a column of its name.")
+        st.html(Markup("").join(map(_diagnostic, matches)))
+    with narrow, st.container(key="notation"):
+        letters = ((tag("span", formula_html(a), css="sorl-formula"), formula_html(b)) for a, b in NOTATION)
+        st.html(tag("p", tag("b", "Notation"), css="sorl-term"))
+        cells = (tag("span", cell) for cell in chain.from_iterable(letters))
+        st.html(tag("div", *cells, css="sorl-symbols"))
+        note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
+
+
+def _slots(options: Iterable[_Option]) -> None:
+    """Show a table a slot, a row a kind."""
+    note(
+        "An algorithm is a choice for each slot. Any slot can be set in a grid file: "
+        'algorithm = { base = "ppo", ratio = { level = "turn" } }.'
+    )
+    rows: dict[str, list[Sequence[object]]] = defaultdict(list)
+    for slot, kind in options:
+        defaults = ", ".join(kind.options()) or "no options"
+        rows[slot].append((tag("code", kind.kind), defaults, _definition(kind)))
+    for slot, kinds in rows.items():
+        st.html(tag("p", tag("b", slot), css="sorl-term"))
+        st.html(table_html(["kind", "options and defaults", "definition"], kinds, "sorl-kinds"))
+
+
+def _definition(kind: Slot) -> Markup:
+    """The docstring of a kind, whose names stand between backticks."""
+    words = enumerate(_meaning(kind).split("`"))
+    return tag("span", *(tag("code", word) if place % 2 else word for place, word in words))
 
 
 # Success of 64 rollouts a step: it learns, holds, and falls.
@@ -216,22 +244,22 @@ def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
     )
 
 
-def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Callable[[T], str]) -> list[T]:
+def search(every: Iterable[T], asked: str, name: Callable[[T], str], text: Callable[[T], str]) -> list[T]:
     """Return what holds every word of `asked`: the name itself first, then names like it, then texts that
     hold them.
     """
     words = asked.lower().split()
     whole = " ".join(words)
 
-    def rank(one: T) -> int:
-        title = name(one).lower()
-        every = f"{name(one)} {text(one)}".lower()
-        named = _has_words(title, words)
-        told = _has_words(every, words)
-        return (title == whole or not words, title.startswith(whole), named, told, True).index(True)
+    def rank(thing: T) -> int:
+        title = name(thing).lower()
+        everything = f"{name(thing)} {text(thing)}".lower()
+        in_title = _has_words(title, words)
+        in_text = _has_words(everything, words)
+        return (title == whole or not words, title.startswith(whole), in_title, in_text, True).index(True)
 
-    ranked = sorted(((rank(one), one) for one in found), key=lambda pair: pair[0])
-    return [one for place, one in ranked if place < 4]
+    ranked = sorted(((rank(thing), thing) for thing in every), key=lambda pair: pair[0])
+    return [thing for place, thing in ranked if place < 4]
 
 
 def entries(known: Diagnostics) -> list[list[Mapping[str, Any]]]:
@@ -279,41 +307,54 @@ def _outside(where: str, words: str) -> Markup:
     return tag("a", words, href=where, rel="noopener noreferrer", target="_blank")
 
 
-def _names(one: Algorithm) -> list[str]:
-    return [one.name, *(alias for alias, name in ALIASES.items() if name == one.name)]
+def _names(algorithm: Algorithm) -> list[str]:
+    return [algorithm.name, *(alias for alias, name in ALIASES.items() if name == algorithm.name)]
 
 
-def algorithm_text(one: Algorithm) -> str:
+def algorithm_text(algorithm: Algorithm) -> str:
     """Return everything that a search looks at besides the name."""
-    slots = (" ".join([slot, getattr(one, slot).kind, *getattr(one, slot).options()]) for slot in KINDS)
-    return " ".join([one.title, one.summary, *_names(one), one.paper, *slots])
+    slots = []
+    for slot in KINDS:
+        choice = getattr(algorithm, slot)
+        slots.append(" ".join([slot, choice.kind, *choice.options()]))
+    return " ".join([algorithm.title, algorithm.summary, *_names(algorithm), algorithm.paper, *slots])
 
 
-def _algorithm(one: Algorithm) -> None:
-    def choice(kind: Slot) -> Markup:
-        link = tag("code", anchor(kind.kind, address("glossary", part="slots", find=kind.kind)))
-        return tag("span", link, f" {', '.join(kind.options())}")
-
-    base = ALGORITHMS.get(one.differs_from or "")
-    changed = differences(base, one) if base else {}
+def _algorithm(algorithm: Algorithm) -> None:
+    """Show an algorithm, its formula, and its choice for each slot."""
+    base = ALGORITHMS.get(algorithm.differs_from or "")
+    changed = differences(base, algorithm) if base else {}
     where = f"Differs from {base.name} in {' and '.join(changed)}." if base else ""
-    critic = "with a critic" if one.critic else "no critic"
-    rollouts = f"{one.group_size} rollouts a prompt" if one.group_size > 1 else "one rollout a prompt"
-    title = anchor(one.title, address("glossary", part="algorithms", find=one.name))
-    about = tag(
-        "p", title, *(tag("span", w) for w in (", ".join(_names(one)), critic, rollouts)), css="sorl-term"
-    )
-    paper = tag("p", _outside(one.paper, one.paper), css="sorl-note")
-    rows = [(tag("b", slot), choice(ours), choice(theirs)) for slot, (theirs, ours) in changed.items()]
+    paper = tag("p", _outside(algorithm.paper, algorithm.paper), css="sorl-note")
+    rows = [(tag("b", slot), _choice(ours), _choice(theirs)) for slot, (theirs, ours) in changed.items()]
     rows += [
-        (html_text(slot), choice(getattr(one, slot)), Markup("")) for slot in KINDS if slot not in changed
+        (html_text(slot), _choice(getattr(algorithm, slot)), Markup(""))
+        for slot in KINDS
+        if slot not in changed
     ]
     left, right = st.columns([6, 5], gap="large")
     with left:
-        st.html(tag("div", about, tag("p", f"{one.summary} {where}"), paper, css="sorl-entry"))
-        st.latex(one.formula)
+        summary = tag("p", f"{algorithm.summary} {where}")
+        st.html(tag("div", _algorithm_title(algorithm), summary, paper, css="sorl-entry"))
+        st.latex(algorithm.formula)
     with right:
         st.html(table_html(["slot", "choice", f"in {base.name}" if base else ""], rows, "sorl-slots"))
+
+
+def _algorithm_title(algorithm: Algorithm) -> Markup:
+    """The title of an algorithm with its names, and what it needs."""
+    critic = "with a critic" if algorithm.critic else "no critic"
+    size = algorithm.group_size
+    rollouts = f"{size} rollouts a prompt" if size > 1 else "one rollout a prompt"
+    title = anchor(algorithm.title, address("glossary", part="algorithms", find=algorithm.name))
+    words = (", ".join(_names(algorithm)), critic, rollouts)
+    return tag("p", title, *(tag("span", word) for word in words), css="sorl-term")
+
+
+def _choice(kind: Slot) -> Markup:
+    """The kind of a slot, which opens its definition, with its options."""
+    link = tag("code", anchor(kind.kind, address("glossary", part="slots", find=kind.kind)))
+    return tag("span", link, f" {', '.join(kind.options())}")
 
 
 def _meaning(kind: Slot) -> str:

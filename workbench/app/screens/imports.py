@@ -13,7 +13,7 @@ from sorl.app.page import address, anchor, answer, heading, links, look, note, s
 from sorl.app.queries import Store
 from sorl.app.text import few, table_html, tag
 from sorl.app.uploads import Given, Upload
-from sorl.app.url import about, choose
+from sorl.app.url import choose, name_view
 from sorl.diagnosis.finding import Diagnosis, Finding
 from sorl.diagnosis.rank import in_order
 from sorl.diagnosis.report import markdown
@@ -66,7 +66,7 @@ def imports(store: Store) -> None:
     run = upload.parts[number].run
     with st.spinner("Looking for causes ..."):
         diagnosis = upload.diagnosis(number)
-    about(run.name, diagnosis.log.name)
+    name_view(run.name, diagnosis.log.name)
     _say_verdict(diagnosis)
     left, right = st.columns(_HALVES, gap="large")
     with left:

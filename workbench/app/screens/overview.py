@@ -21,8 +21,8 @@ from sorl.app.choices import (
     ranked,
     runs,
     settings_of_runs,
-    shown,
     styles,
+    visible_runs,
     watched,
 )
 from sorl.app.data import STATES, Chosen, Row, Window, extent, fall_of, stands
@@ -32,8 +32,8 @@ from sorl.app.figures.matrix import layout, matrix, parts
 from sorl.app.page import address, anchor, episode_address, heading, links, note, run_links, say, table
 from sorl.app.queries import Store, dictionary
 from sorl.app.run_search import find_runs
-from sorl.app.screens.region import draw, region_of
-from sorl.app.screens.run import told
+from sorl.app.screens.region import Region, draw_region, region_of
+from sorl.app.screens.run import judge_run
 from sorl.app.sentences.episode import verdict
 from sorl.app.text import duration, html_text, number, tag
 from sorl.app.url import choose, choose_many, follow, keep, search_box
@@ -66,29 +66,17 @@ def _overview(store: Store) -> None:
     left, right = st.columns([2, 3], vertical_alignment="bottom")
     with left:
         experiment = choose_experiment(store)
-    kept = notes.every(store.runs, experiment)
-    each = now(store, shown(store, experiment, kept))
+    run_notes = notes.every(store.runs, experiment)
+    each = now(store, visible_runs(store, experiment, run_notes))
     with right:
-        note(
-            " · ".join(
-                [f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]
-            )
-        )
-    falling = each[each["slump"].notna()]
-    if len(falling):
-        which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in falling.itertuples())
-        note(f"Falling now: {which}. Success is {100 * LOST:.0f} % or more below its best: {RATE}.")
+        counts = (f"{count} {status}" for status, count in each["status"].value_counts().items())
+        note(" · ".join([f"{len(each)} runs", *counts]))
+    _warn_of_falls(each)
     st.html(tag("h2", question(store, experiment), css="sorl-question"))
-    region = None
-    if is_region(store, experiment):
-        try:
-            region = region_of(store, experiment)
-        except InputError as error:  # no run can be judged yet
-            if isinstance(error, Busy):
-                raise
+    region = _region_to_show(store, experiment)
     shows = {"region": "the region", "runs": "every run"}
     if region is not None and choose("show", "Show", shows, kind="row") == "region":
-        draw(region, experiment, "collapsed")
+        draw_region(region, experiment, "collapsed")
         table(readable_series(region.series))
         links([anchor("More in Region", address("region", experiment=experiment))])
         return
@@ -98,20 +86,45 @@ def _overview(store: Store) -> None:
     sides = st.columns([2, 3], gap="large") if narrow else [st.container(), st.container()]
     with sides[1]:
         # before the answer: intervals of a thousand runs take longer
-        _runs(store, experiment, each, cells, kept)
+        _runs(store, experiment, each, cells, run_notes)
     summary = summarised(store, experiment, each)
     with above:
-        page.answer(compare.answer(summary) if region is None else headline(region.found, region.columns))
+        page.answer(compare.answer(summary) if region is None else headline(region.landscape, region.columns))
     with sides[0]:
         look_first(store, experiment, each)
+    _arms(experiment, summary)
+    heading("Runs")
+    _table(store, experiment, runs(store, experiment), run_notes)
+
+
+def _warn_of_falls(each: pd.DataFrame) -> None:
+    """Say which runs are falling now."""
+    falling = each[each["slump"].notna()]
+    if len(falling):
+        which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in falling.itertuples())
+        note(f"Falling now: {which}. Success is {100 * LOST:.0f} % or more below its best: {RATE}.")
+
+
+def _region_to_show(store: Store, experiment: str) -> Region | None:
+    """Return the region of an experiment of that kind; None while no run can be judged."""
+    if not is_region(store, experiment):
+        return None
+    try:
+        return region_of(store, experiment)
+    except InputError as error:
+        if isinstance(error, Busy):
+            raise
+        return None
+
+
+def _arms(experiment: str, summary: pd.DataFrame) -> None:
+    """Show a table of the arms; each opens in Compare."""
     heading("Arms")
     written = compare.readable(summary)
     arms = [anchor(arm, address("compare", experiment=experiment, arm=[arm])) for arm in written["arm"]]
     table(written.assign(arm=arms), "sorl-figures sorl-listing")
     note(f"{compare.ABOUT} An arm opens in Compare.")
     button("CSV of this table", lambda: written.to_csv(index=False).encode(), "sorl-arms.csv", "text/csv")
-    heading("Runs")
-    _table(store, experiment, runs(store, experiment), kept)
 
 
 def prepare(store: Store) -> None:
@@ -130,7 +143,7 @@ def now(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with `slump`: the step since which one that is training is falling, NaN
     of the others.
     """
-    since = {one.run_id: one.step for one in page.happened(store) if one.kind == "falling"}
+    since = {alert.run_id: alert.step for alert in page.happened(store) if alert.kind == "falling"}
     return each.assign(slump=each["run_id"].map(since).astype(float))
 
 
@@ -155,10 +168,10 @@ def look_first(store: Store, experiment: str, each: pd.DataFrame) -> None:
     bad.
     """
     heading("Look at these first")
-    found = worst(each)
-    if found.empty:
+    runs_to_see = worst(each)
+    if runs_to_see.empty:
         note("No run has collapsed, failed, or lost a fifth of its best." if len(each) else "")
-    for run in found.to_dict("records"):
+    for run in runs_to_see.to_dict("records"):
         title = anchor(
             f"{run['arm']}, seed {run['seed']}", address("run", experiment=experiment, run=run["run_id"])
         )
@@ -183,28 +196,30 @@ def where(store: Store, experiment: str, run: Row) -> Markup:
     def ask(_: object) -> Markup:
         signal = watched(store, known, run)
         step = signal.spike
-        tables = {one["table_name"] for one in store.records("recorded", run=name)}
+        tables = {row["table_name"] for row in store.records("recorded", run=name)}
         if "trajectory" not in tables:
             return html_text("No trajectory was recorded, so nothing says which turn or token it was.")
         rows = ranked(store, name, step)
         value = signal.points.set_index("step")["value"].get(step)
-        here = f"At {'the fall, ' if fall and fall.low <= step <= fall.high else ''}step {step:,}"
-        here += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
+        moment = f"At {'the fall, ' if fall and fall.low <= step <= fall.high else ''}step {step:,}"
+        moment += f" ({signal.title} {number(float(value))})" if pd.notna(value) else ""
         if not rows:
-            return html_text(f"{here}, no trajectory was recorded.")
+            return html_text(f"{moment}, no trajectory was recorded.")
 
         def link(words: str, turn: int | None = None) -> Markup:
             if turn is None:
                 place = {"run": name, "step": str(step), "trajectory": str(rows[0]["trajectory"])}
                 return anchor(words, episode_address(experiment=experiment, **place))
             cell = {"seed": str(run["seed"]), "arm": [run["arm"]], "cell": [run["arm"], str(step), str(turn)]}
-            shown = "turn_step" in tables
+            opens_turns = "turn_step" in tables
             return (
-                anchor(words, address("turns", experiment=experiment, **cell)) if shown else html_text(words)
+                anchor(words, address("turns", experiment=experiment, **cell))
+                if opens_turns
+                else html_text(words)
             )
 
         side = side_of(store, name, {**rows[0], "step": step})
-        return Markup("{}, {}").format(here, verdict(rows[0], len(rows), side.turns, side.tokens, link))
+        return Markup("{}, {}").format(moment, verdict(rows[0], len(rows), side.turns, side.tokens, link))
 
     return store.computed(("where", name), ask)
 
@@ -218,23 +233,23 @@ def why(store: Store, experiment: str, run: Row) -> Markup:
         return html_text(
             f"It ended with: {run['reason']}" if isinstance(run["reason"], str) else "It left no message."
         )
-    _, said = told(store, run)
-    if said is None:
+    diagnosis = judge_run(store, run).diagnosis
+    if diagnosis is None:
         return html_text(f"It is long; for its cause type: sorl diagnose {name}")
     more = anchor("Diagnosis", address("run", experiment=experiment, run=name) + "#what-stands-out")
-    return Markup("{} {}").format(reason(said), more if said.findings else "")
+    return Markup("{} {}").format(reason(diagnosis), more if diagnosis.findings else "")
 
 
-def reason(said: Diagnosis) -> str:
+def reason(diagnosis: Diagnosis) -> str:
     """Say the first finding if it may be a cause, and what to change; else that none is known, and what
     moved.
     """
-    for finding in in_order(said)[:1]:
-        if not is_later(said, finding):
-            side = likely(said, finding)
+    for finding in in_order(diagnosis)[:1]:
+        if not is_later(diagnosis, finding):
+            side = likely(diagnosis, finding)
             start = f"{side.capitalize()}: " if side else ""
             return f"{start}{finding.cause.title}. {finding.cause.change}"
-    return f"{none_found(said)} {first_signals(said)}"
+    return f"{none_found(diagnosis)} {first_signals(diagnosis)}"
 
 
 def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
@@ -248,19 +263,14 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
 
 
 def _runs(
-    store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, kept: Mapping[str, Notes]
+    store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame, run_notes: Mapping[str, Notes]
 ) -> None:
     """Draw every run as a cell."""
     palette = page.look()
-    told = pd.Series({run: kept.get(run) for run in every["run_id"]}, dtype=object)
-    named = parts(every.assign(notes=every["run_id"].map(told)))
+    of_cells = pd.Series({run: run_notes.get(run) for run in every["run_id"]}, dtype=object)
+    named = parts(every.assign(notes=every["run_id"].map(of_cells)))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
-    occurring = set(each["outcome"].fillna(""))
-    key = []
-    for name in (outcome for outcome in (*OUTCOMES, "") if outcome in occurring):
-        colour = palette.outcomes[name]
-        swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
-        key.append(tag("span", swatch, STATES.get(name, name) or "undecided or running"))
+    key = _outcome_key(set(each["outcome"].fillna("")), palette)
     st.html(tag("p", *key, tag("span", f"{_KEY} A cell opens its run."), css="sorl-key"))
     picture = matrix(
         cells,
@@ -283,17 +293,28 @@ def _runs(
         page.open_screen("run", experiment=experiment, run=run)
 
 
+def _outcome_key(occurring: set[str], palette: theme.Palette) -> list[Markup]:
+    """Return the colours of the outcomes that occur, in words."""
+    key = []
+    for outcome in (*OUTCOMES, ""):
+        if outcome in occurring:
+            colour = palette.outcomes[outcome]
+            swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
+            key.append(tag("span", swatch, STATES.get(outcome, outcome) or "undecided or running"))
+    return key
+
+
 # Every run as a row: found by words and conditions, picked, compared, and annotated.
 
 _USUAL = ("arm", "seed", "outcome", "onset", "peak", "final", "steps", "duration", "tags", "note", "hidden")
 
 
-def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) -> pd.DataFrame:
+def rows(each: pd.DataFrame, settings: pd.DataFrame, run_notes: Mapping[str, Notes]) -> pd.DataFrame:
     """Return one row per run, by run_id: what it came to, its notes, and the `settings` in which the runs
     differ.
     """
-    mine = [kept.get(run, Notes()) for run in each["run_id"]]
-    found = pd.DataFrame(
+    mine = [run_notes.get(run, Notes()) for run in each["run_id"]]
+    frame = pd.DataFrame(
         {
             "arm": each["arm"],
             "seed": each["seed"],
@@ -303,17 +324,17 @@ def rows(each: pd.DataFrame, settings: pd.DataFrame, kept: Mapping[str, Notes]) 
             "final": each["final_success"],
             "steps": each["steps"],
             "duration": each["seconds"],
-            "tags": [", ".join(one.tags) for one in mine],
-            "note": [one.note for one in mine],
-            "hidden": ["yes" if one.hidden else "no" for one in mine],
+            "tags": [", ".join(of_run.tags) for of_run in mine],
+            "note": [of_run.note for of_run in mine],
+            "hidden": ["yes" if of_run.hidden else "no" for of_run in mine],
         }
     ).set_axis(each["run_id"])
-    return found.join(settings.drop(columns=["seed"], errors="ignore").replace("", "–"))
+    return frame.join(settings.drop(columns=["seed"], errors="ignore").replace("", "–"))
 
 
-def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+def _table(store: Store, experiment: str, each: pd.DataFrame, run_notes: Mapping[str, Notes]) -> None:
     # Those picked in the table are compared and can be given notes.
-    frame = rows(each, differing(store, experiment, each), kept)
+    frame = rows(each, differing(store, experiment, each), run_notes)
     left, right = st.columns(2)
     with left:
         asked = search_box(
@@ -322,34 +343,34 @@ def _table(store: Store, experiment: str, each: pd.DataFrame, kept: Mapping[str,
     with right:
         columns = choose_many("column", "Columns", list(map(str, frame)), _USUAL, implied=True)
     answer = find_runs(frame, asked, settings_of_runs(store, experiment, each))
-    found = answer.runs
+    fitting = answer.runs
     for remark in answer.remarks:
         say(remark)
     picked = keep("picked", experiment, lambda given: [run for run in given if run in frame.index], list[str])
-    if found.empty:
+    if fitting.empty:
         note(f"None of {len(frame)} runs fits.")
     else:
-        _pick(found, columns or list(_USUAL), picked)
+        _pick(fitting, columns or list(_USUAL), picked)
     mine = each[each["run_id"].isin(picked)].drop_duplicates("run_id")
     if len(mine):
-        _picked(store, experiment, mine, kept)
+        _picked(store, experiment, mine, run_notes)
 
 
-def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) -> None:
+def _pick(runs: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) -> None:
     """Draw the table; a change of its selection is a step in the address, which it follows in turn."""
-    ids = [str(run) for run in found.index]
-    here = st.session_state
+    ids = [str(run) for run in runs.index]
+    session = st.session_state
     # another selection than the widget's: make a new one
-    if here.get("runs picked") not in (None, list(picked)):
-        here["runs drawn"] = here.get("runs drawn", 0) + 1
-    here["runs picked"] = list(picked)
+    if session.get("runs picked") not in (None, list(picked)):
+        session["runs drawn"] = session.get("runs drawn", 0) + 1
+    session["runs picked"] = list(picked)
     at = [ids.index(run) for run in picked if run in ids]
-    lengths = [duration(None if pd.isna(seconds) else seconds) for seconds in found["duration"]]
-    shown = found.assign(duration=lengths)[list(columns)]
+    lengths = [duration(None if pd.isna(seconds) else seconds) for seconds in runs["duration"]]
+    written = runs.assign(duration=lengths)[list(columns)]
     event = st.dataframe(
-        shown,
+        written,
         hide_index=True,
-        key=f"runs {here.get('runs drawn', 0)} {hash(tuple(ids))}",
+        key=f"runs {session.get('runs drawn', 0)} {hash(tuple(ids))}",
         on_select="rerun",
         selection_mode="multi-row",
         selection_default={"selection": {"rows": at}},
@@ -360,11 +381,11 @@ def _pick(found: pd.DataFrame, columns: Sequence[str], picked: Sequence[str]) ->
     rows = [row for row in event["selection"]["rows"] if row < len(ids)]
     if sorted(rows) != sorted(at):
         chosen = [run for run in picked if run not in ids] + [ids[row] for row in rows]
-        here["runs picked"] = chosen
+        session["runs picked"] = chosen
         follow("picked", chosen)
 
 
-def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str, Notes]) -> None:
+def _picked(store: Store, experiment: str, mine: pd.DataFrame, run_notes: Mapping[str, Notes]) -> None:
     arms = list(mine["arm"].astype(str).unique())
     ids = list(mine["run_id"].astype(str))
     where = address("compare", experiment=experiment, arm=arms, runs=ids, seeds="single")
@@ -378,12 +399,12 @@ def _picked(store: Store, experiment: str, mine: pd.DataFrame, kept: Mapping[str
             note("Nothing but the seed.")
         else:
             table(settings.set_axis(named).T.rename_axis("setting").reset_index(), "")
-    _write_notes(store, experiment, ids, kept)
+    _write_notes(store, experiment, ids, run_notes)
 
 
-def _write_notes(store: Store, experiment: str, ids: Sequence[str], kept: Mapping[str, Notes]) -> None:
+def _write_notes(store: Store, experiment: str, ids: Sequence[str], run_notes: Mapping[str, Notes]) -> None:
     """Offer the notes of some runs for a change; a new text is a row of table `note` as well."""
-    first = kept.get(ids[0], Notes())
+    first = run_notes.get(ids[0], Notes())
     under = json.dumps(ids)
     # A form of its own for each selection: what is typed for one run never lands on another.
     with st.form(f"notes {under}", border=False):
@@ -402,7 +423,7 @@ def _write_notes(store: Store, experiment: str, ids: Sequence[str], kept: Mappin
         try:
             for run in ids:
                 notes.write(store.runs, experiment, run, Notes(text.strip(), words, hidden))
-                if text.strip() not in ("", kept.get(run, Notes()).note):
+                if text.strip() not in ("", run_notes.get(run, Notes()).note):
                     append_note(store.runs, experiment, run, PartNote(text, ", ".join(words)[:LONGEST_TAG]))
         except InputError as error:
             say(str(error))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -73,6 +73,20 @@ _GAP = 1e-3  # of an advantage; rounding stays far below
 Answer = dict[str, Any]  # of `sorl replay --format json`
 
 
+class _Batch(NamedTuple):
+    """A stored step of a run."""
+
+    experiment: str
+    run: str
+    step: int
+    folder: Path  # with the stored steps of the run
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Experiment, run and step, as an address names them."""
+        return {"experiment": self.experiment, "run": self.run, "step": str(self.step)}
+
+
 @screen
 def replay(store: Store) -> None:
     """What would another algorithm have done with this very batch?"""
@@ -87,59 +101,84 @@ def replay(store: Store) -> None:
         about = choose_run(each, next((run for run in (first, *stored) if stored[run]), first))
     run = str(about["run_id"])
     folder = folders[run]
-    there = stored[run]
-    if folder is None or not there:
+    if folder is None or not stored[run]:
         why = "a run that is trained here keeps some unless record.batches.mb = 0, so train it again:"
         say(f"Run {run} has no stored batch, which this screen needs; {why}", "sorl run FILE.toml --fresh")
         return
-    at = watched(store, dictionary(store), about).spike
+    spike = watched(store, dictionary(store), about).spike
     with right:
-        nearest = min(there, key=lambda stored: (abs(stored - at), stored))
-        step = int(choose("step", "Step", [str(s) for s in there], str(nearest)))
-    trajectory = keep_number("trajectory", (run, step))
+        step = _choose_step(stored[run], spike)
+    _show_batch(_Batch(experiment, run, step, folder))
+
+
+def _choose_step(stored: Sequence[int], spike: int) -> int:
+    """Choose a stored step, by default the one nearest to the spike of the run."""
+    nearest = min(stored, key=lambda step: (abs(step - spike), step))
+    return int(choose("step", "Step", [str(step) for step in stored], str(nearest)))
+
+
+def _show_batch(batch: _Batch) -> None:
+    """Show what the algorithms do with a stored step."""
+    trajectory = keep_number("trajectory", (batch.run, batch.step))
     with st.spinner("Replaying the batch ..."):
-        core = replayed(folder, step, list(CORE), trajectory)
+        core = replayed(batch.folder, batch.step, list(CORE), trajectory)
         able = [name for name in CORE if name not in core["reasons"]]
         algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), able or list(CORE)) or able
-        among = set(algorithms) <= set(CORE)  # one answer for every choice of them
-        answer = core if among else replayed(folder, step, algorithms, trajectory)
+        is_core = set(algorithms) <= set(CORE)  # one answer for every choice of them
+        answer = core if is_core else replayed(batch.folder, batch.step, algorithms, trajectory)
     page.answer(headline(answer, algorithms))
     st.html(table_html(*summary(answer, algorithms), "sorl-figures sorl-replay"))
     note(logged(answer))
     for caveat in answer["caveats"]:
         say(caveat)
-    if said := impossible(core["reasons"] | answer["reasons"]):
-        note(said)
+    without_answer = impossible(core["reasons"] | answer["reasons"])
+    if without_answer:
+        note(without_answer)
+    _warn_of_gap(answer)
+    _draw_by_turn(answer, algorithms, batch.step)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _list_culprits(answer, algorithms, batch)
+    with right:
+        _tokens(_of(answer["tokens"], answer, algorithms), batch.place)
+
+
+def _warn_of_gap(answer: Answer) -> None:
+    """Say where advantages that are computed again are not those of the training."""
     gap = answer["advantage_gap"]
     if isinstance(gap, float) and gap > _GAP:
         say(
             f"The advantages of {answer['own']}, computed again from the stored rewards, differ by up to"
             f" {gap:.3g} from those that it was trained on."
         )
+
+
+def _draw_by_turn(answer: Answer, algorithms: Sequence[str], step: int) -> None:
+    """Draw one measure by turn, a bar an algorithm."""
     measure = choose("measure", "By turn", {name: words for name, (words, _) in MEASURES.items()}, kind="row")
     words, definition = MEASURES[measure]
     frame = by_turn(answer, measure, algorithms)
     if frame.empty:
         note(f"Of no algorithm a turn of this step has the {words}.")
-    else:
-        named = frame.set_axis(["algorithm", "turn", words], axis=1)
-        drawn = chart(named, "turn", words, "algorithm", "bars", {words: ("", definition)}, look())
-        said = f"By turn of step {step}, for each algorithm: {words}, the {definition}."
-        export.figure(drawn, "replay", frame, describe=said)
-    here = {"experiment": experiment, "run": run, "step": str(step)}
-    left, right = st.columns(2, gap="medium")
-    with left:
-        note("The turns with most of the gradient, by algorithm; each opens the tokens of its trajectory.")
-        rows = list[Sequence[object]]()
-        for name, mine in groupby(_of(answer["culprits"], answer, algorithms), key=itemgetter("algorithm")):
-            rows.append((tag("b", name), *[""] * (len(CULPRITS) - 1)))
-            for row in mine:
-                where = address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"]))
-                cells = (_shown(row[column], column) for column in CULPRITS[1:])
-                rows.append((anchor(f"trajectory {row['trajectory']}", where), *cells))
-        st.html(table_html([("", ""), *map(_head, CULPRITS[1:])], rows, "sorl-listing"))
-    with right:
-        _tokens(_of(answer["tokens"], answer, algorithms), here)
+        return
+    named = frame.set_axis(["algorithm", "turn", words], axis=1)
+    drawn = chart(named, "turn", words, "algorithm", "bars", {words: ("", definition)}, look())
+    describe = f"By turn of step {step}, for each algorithm: {words}, the {definition}."
+    export.figure(drawn, "replay", frame, describe=describe)
+
+
+def _list_culprits(answer: Answer, algorithms: Sequence[str], batch: _Batch) -> None:
+    """List the turns with most of the gradient, by algorithm."""
+    note("The turns with most of the gradient, by algorithm; each opens the tokens of its trajectory.")
+    rows = list[Sequence[object]]()
+    for name, mine in groupby(_of(answer["culprits"], answer, algorithms), key=itemgetter("algorithm")):
+        rows.append((tag("b", name), *[""] * (len(CULPRITS) - 1)))
+        for row in mine:
+            trajectory = str(row["trajectory"])
+            where = address("replay", **batch.place, algorithm=algorithms, trajectory=trajectory)
+            cells = (_shown(row[column], column) for column in CULPRITS[1:])
+            rows.append((anchor(f"trajectory {trajectory}", where), *cells))
+    st.html(table_html([("", ""), *map(_head, CULPRITS[1:])], rows, "sorl-listing"))
 
 
 def _head(name: str) -> tuple[str, str]:
@@ -147,37 +186,45 @@ def _head(name: str) -> tuple[str, str]:
     return words, " = ".join(filter(None, [name, definition]))
 
 
-def _tokens(rows: list[Answer], here: dict[str, str]) -> None:
-    found = pd.DataFrame(rows)
-    if found.empty:
+def _tokens(rows: list[Answer], place: dict[str, str]) -> None:
+    tokens = pd.DataFrame(rows)
+    if tokens.empty:
         note("No token of this trajectory was trained on.")
         return
-    found = found[found["update"] == found["update"].max()]
-    which = str(found["trajectory"].iloc[0])
+    tokens = tokens[tokens["update"] == tokens["update"].max()]
+    which = str(tokens["trajectory"].iloc[0])
+    update = tokens["update"].iloc[0]
     note(
-        f"Gradient x 1,000 on each token of trajectory {which} in update {found['update'].iloc[0]}; negative:"
+        f"Gradient x 1,000 on each token of trajectory {which} in update {update}; negative:"
         " the update makes the token more likely."
     )
-    text = found["token"].fillna(found["token_id"]).astype(str)
+    text = tokens["token"].fillna(tokens["token_id"]).astype(str)
     weight = [
-        (
-            "clipped"
-            if clipped and weight == 0
-            else _shown(1000 * weight if isinstance(weight, float) else weight)
-        )
-        for clipped, weight in found[["clipped", "weight"]].itertuples(index=False, name=None)
+        _token_weight(weight, is_clipped=bool(clipped))
+        for clipped, weight in tokens[["clipped", "weight"]].itertuples(index=False, name=None)
     ]
-    shown = found.assign(token=text, weight=weight, log_ratio=found["log_ratio"].map(_shown))
-    names = list(dict.fromkeys(shown["algorithm"]))
+    written = tokens.assign(token=text, weight=weight, log_ratio=tokens["log_ratio"].map(_shown))
+    names = list(dict.fromkeys(written["algorithm"]))
     table_of = (
-        shown.pivot(index="position", columns="algorithm", values="weight").reindex(columns=names).fillna("–")
+        written.pivot(index="position", columns="algorithm", values="weight")
+        .reindex(columns=names)
+        .fillna("–")
     )
-    first = shown[shown["algorithm"] == names[0]].set_index("position")[["turn_index", "token", "log_ratio"]]
+    first = written[written["algorithm"] == names[0]].set_index("position")[
+        ["turn_index", "token", "log_ratio"]
+    ]
     st.dataframe(
         first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True
     )
-    where = episode_address(**here, trajectory=which)
-    links([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
+    where = episode_address(**place, trajectory=which)
+    links([anchor(f"Trajectory {which} of step {place['step']} in Episode", where)])
+
+
+def _token_weight(weight: Any, *, is_clipped: bool) -> str:
+    """Write the gradient on a token, times 1,000."""
+    if is_clipped and weight == 0:
+        return "clipped"
+    return _shown(1000 * weight if isinstance(weight, float) else weight)
 
 
 # What the screen says: functions of the answer.
@@ -231,13 +278,15 @@ def _clipping(own: str, mine: Any, its: Any) -> str:
 def _times(ratio: float, more: str, less: str) -> str:
     """Write how many times one number is another, `more` or `less`; nothing where they are about the same."""
     factor = max(ratio, 1 / ratio)
-    return "" if factor < _ALIKE else f"{times(factor)} {more if ratio > 1 else less}"
+    if factor < _ALIKE:
+        return ""
+    return f"{times(factor)} {more if ratio > 1 else less}"
 
 
 def _moved(shares: pd.DataFrame, own: str, name: str) -> str:
     most = []
-    for one in (own, name):
-        mine = shares[shares["algorithm"] == one].sort_values(
+    for algorithm in (own, name):
+        mine = shares[shares["algorithm"] == algorithm].sort_values(
             "gradient_share", ascending=False, kind="stable"
         )
         if mine.empty:
@@ -278,19 +327,19 @@ def logged(answer: Answer) -> str:
     of = {row["source"]: row for row in rows}
     then = of.get("logged", {})
     now = of.get("replayed", {})
-    said = [
+    parts = [
         f"{WORDS[name][0]} {_shown(then[name], name)} (replayed: {_shown(now.get(name), name)})"
         for name in FIGURES
         if then.get(name) is not None
     ]
-    return f"The trainer of {answer['own']} logged {', '.join(said)}." if said else ""
+    return f"The trainer of {answer['own']} logged {', '.join(parts)}." if parts else ""
 
 
 def by_turn(answer: Answer, measure: str, algorithms: Sequence[str]) -> pd.DataFrame:
     """Return algorithm, turn_index and the measure over all updates; what is NULL, NaN or Inf is left out."""
     names = ["algorithm", "turn_index", measure]
-    found = _of(_over_all_updates(answer["turns"]), answer, algorithms)
-    rows = [row for row in found if isinstance(row[measure], (int, float))]
+    every = _of(_over_all_updates(answer["turns"]), answer, algorithms)
+    rows = [row for row in every if isinstance(row[measure], (int, float))]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -328,5 +377,5 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]
     stat = batches.file_of(folder, step).stat()
     typed = f"sorl replay {folder} --step {step}"
-    found: Answer = page.answered(words, typed, SECONDS, (stat.st_mtime_ns, stat.st_size))
-    return found
+    answer: Answer = page.answered(words, typed, SECONDS, (stat.st_mtime_ns, stat.st_size))
+    return answer

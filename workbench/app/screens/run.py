@@ -8,6 +8,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -41,7 +42,7 @@ from sorl.app.data import (
 from sorl.app.difference_part import TITLE as DIFFERENCE
 from sorl.app.difference_part import show_difference
 from sorl.app.figures.common import AXES
-from sorl.app.figures.curves import curves
+from sorl.app.figures.curves import Arrangement, curves
 from sorl.app.figures.runs import career, shares, spending
 from sorl.app.page import address, anchor, episode_address, links, look, note
 from sorl.app.part_notes import note_events, notes_of, show_notes, write_note
@@ -151,17 +152,17 @@ def run(store: Store) -> None:
     about = _choose(store)
     audits = st.session_state.setdefault("sorl audits", {})
     checks = tuple(Check.of(row) for row in audits.get(about.run_id, ()))
-    stands, said = told(store, about.now, checks)
-    _title(about.now, stands, about.colour, look())
+    standing_words, diagnosis = judge_run(store, about.now, checks)
+    _title(about.now, standing_words, about.colour, look())
     if about.now["status"] == "running":
         _doing(store, about.experiment, about.run_id)
-    _links(about.now, about.experiment, about.each, {one["table_name"] for one in about.tables})
+    _links(about.now, about.experiment, about.each, {table["table_name"] for table in about.tables})
     parts = [tag("a", part, href=f"#{page.place_of(part)}") for part in _PARTS]
     links(("On this page: ", Markup(", ").join(parts)))
     left, right = st.columns(2, gap="large")
     with left:
         page.heading("What stands out")
-        st.html(Markup("").join(findings(store, about.known, about.now, about.each, said)))
+        st.html(Markup("").join(findings(store, about.known, about.now, about.each, diagnosis)))
     with right:
         above = st.container()
         ends = extent(store, about.mine, [0])
@@ -215,8 +216,9 @@ def _curves(store: Store, chosen: Chosen, about: _Shown) -> None:
     panels = [p._replace(name=known.title(m), definition=p.name) for m, p in [*measured.items()][:9]]
     key = f"{_MARKS}{too_early_sentence(panels)}"
     if panels:
+        arrangement = Arrangement(columns=3, has_legend=False)
         figure = curves(
-            panels, about.styles, look(), AXES["step"], onsets=onsets(chosen), columns=3, legend=False
+            panels, about.styles, look(), AXES["step"], onsets=onsets(chosen), arrangement=arrangement
         )
         export.figure(
             figure,
@@ -259,10 +261,10 @@ def _settings(about: _Shown) -> None:
 def _files(about: _Shown) -> None:
     page.heading("Files")
     _facts(
-        (one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}")
-        for one in about.tables
+        (table["table_name"], f"{number(table['rows'] or 0)} rows, {decimal(table['bytes'] or 0)}")
+        for table in about.tables
     )
-    broken = sum(one["corrupt"] for one in about.tables)
+    broken = sum(table["corrupt"] for table in about.tables)
     if broken:
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
 
@@ -282,15 +284,20 @@ def _log(store: Store, about: _Shown) -> None:
         note("Its console.log is empty." if log else "No console.log.")
 
 
-def told(store: Store, now: Row, checks: tuple[Check, ...] = ()) -> tuple[str, Diagnosis | None]:
-    """Return how a run stands, and its diagnosis with the `checks` of its audit: None of a run whose
-    diagnosis takes longer than a page may.
-    """
+class Judgement(NamedTuple):
+    """How a run stands, and why."""
 
-    def ask(reader: Reader) -> tuple[str, Diagnosis | None]:
+    standing: str  # in a sentence
+    diagnosis: Diagnosis | None  # None of a run whose diagnosis takes longer than a page may
+
+
+def judge_run(store: Store, now: Row, checks: tuple[Check, ...] = ()) -> Judgement:
+    """Return how a run stands, and its diagnosis with the `checks` of its audit."""
+
+    def ask(reader: Reader) -> Judgement:
         log = of_run(reader, now["run_id"])
         is_short = (now["steps"] or 0) <= _LONG
-        return standing(log), diagnose(log, checks=checks) if is_short else None
+        return Judgement(standing(log), diagnose(log, checks=checks) if is_short else None)
 
     # a NaN of a check is no other one's equal, its text is
     return store.computed(("told", now["run_id"], repr(checks)), ask)
@@ -444,14 +451,14 @@ class _Remark(NamedTuple):
 
 
 def findings(
-    store: Store, known: Diagnostics, now: Row, each: pd.DataFrame, said: Diagnosis | None
+    store: Store, known: Diagnostics, now: Row, each: pd.DataFrame, diagnosis: Diagnosis | None
 ) -> Iterator[Markup]:
     """Yield how an imported log was read, diagnosed causes, the first alarms, the first NaN or Inf, held-out
     success, and the sharpest spike.
     """
     reading = Reading.from_json(now.get("reading"))  # of an imported log
     remarks = [_Remark("warning", f"{sentence}.") for sentence in (reading.warnings if reading else ())]
-    remarks += _diagnosed(now["run_id"], said)
+    remarks += _diagnosed(now["run_id"], diagnosis)
     remarks += _watched(store, known, now, each)
     remarks += [_Remark("info", f"{sentence}.") for sentence in (reading.notes if reading else ())]
     for remark in remarks:
@@ -467,24 +474,24 @@ def _finding_html(store: Store, now: Row, remark: _Remark) -> Markup:
     return tag("p", remark.text, " ", link, css=f"sorl-finding sorl-{remark.severity}")
 
 
-def _diagnosed(run_id: str, said: Diagnosis | None) -> Iterator[_Remark]:
+def _diagnosed(run_id: str, diagnosis: Diagnosis | None) -> Iterator[_Remark]:
     """Yield the causes of a diagnosis, what warned early, and what could not be checked."""
-    if said is None:
+    if diagnosis is None:
         yield _Remark("info", f"This run is long; for its causes type: sorl diagnose {run_id}")
         return
-    for found in in_order(said):
-        clue = found.clue
-        side = likely(said, found)
+    for finding in in_order(diagnosis):
+        clue = finding.clue
+        side = likely(diagnosis, finding)
         start = f"{side.capitalize()}. " if side else ""
-        text = f"{start}{found.cause.title}: {clue.says}. {found.cause.change}"
-        yield _Remark(found.severity, text, clue.shown, clue.trajectory)
-    none = "" if said.findings else none_found(said)
+        text = f"{start}{finding.cause.title}: {clue.says}. {finding.cause.change}"
+        yield _Remark(finding.severity, text, clue.shown, clue.trajectory)
+    none = "" if diagnosis.findings else none_found(diagnosis)
     if none not in ("", NOTHING):
-        yield _Remark("warning", f"{none} {first_signals(said)}")
-    early = early_warning(said)
+        yield _Remark("warning", f"{none} {first_signals(diagnosis)}")
+    early = early_warning(diagnosis)
     if early:
         yield _Remark("warning", early)
-    for sentence in not_checked(said):
+    for sentence in not_checked(diagnosis):
         yield _Remark("info", sentence)
 
 
@@ -528,21 +535,21 @@ def recorded(store: Store, run: str, step: int, trajectory: int | None = None) -
     recorded.
     """
     rows = ranked(store, run, step)
-    kept = [row["trajectory"] for row in rows if row["kept"]]
-    return {
-        key: str(n) for key, n in opened(step, [row["trajectory"] for row in rows], kept, trajectory).items()
-    }
+    every = [row["trajectory"] for row in rows]
+    with_tokens = [row["trajectory"] for row in rows if row["kept"]]
+    place = opened(step, every, with_tokens, trajectory)
+    return {key: str(number) for key, number in place.items()}
 
 
 def not_finite(events: Sequence[Row]) -> tuple[str, int] | None:
     """Say where the first NaN or Inf was, of the rows of `happened`, and return its step; None
     without one.
     """
-    found = [event for event in events if event["kind"] == "non_finite" and event["step"] is not None]
-    if not found:
+    broken = [event for event in events if event["kind"] == "non_finite" and event["step"] is not None]
+    if not broken:
         return None
-    first = found[0]["step"]
-    names = list(dict.fromkeys(str(e["diagnostic"]) for e in found if e["diagnostic"]))
+    first = broken[0]["step"]
+    names = list(dict.fromkeys(str(e["diagnostic"]) for e in broken if e["diagnostic"]))
     return f"First NaN or Inf at step {first:,}, in {few(names, 3) or 'the loss or a gradient'}.", first
 
 
@@ -553,39 +560,50 @@ def held_out(rows: Sequence[Row]) -> str:
     sets: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         sets[row["data"]].append(f"{number(row['success'])} at step {row['step']:,}")
-    said = [f"{data} {', '.join(dict.fromkeys((of[0], of[-1])))}" for data, of in sets.items()]
-    return f"Held-out success: {'; '.join(said)}." if said else ""
+    parts = [f"{data} {', '.join(dict.fromkeys((of[0], of[-1])))}" for data, of in sets.items()]
+    return f"Held-out success: {'; '.join(parts)}." if parts else ""
 
 
 def _success(store: Store, chosen: Chosen, about: _Shown, last: int) -> None:
     """Show success up to step `last` with events, notes, evaluations and forks."""
-    known = about.known
-    first = chosen.window.first
     name = about.run_id
+    first = chosen.window.first
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
-    happened = store.query("happened", run=name)
-    events = pd.concat([happened, note_events(about.notes)], ignore_index=True) if about.notes else happened
-    events = events[events["step"].astype(float).between(first, last)]
-    leads = bool(events["episode"].any())
+    events = _events_between(store, about, first, last)
+    opens_episodes = bool(events["episode"].any())
     held_out = store.query("evaluation", run=name, first=first, last=last)
     forks = store.query("children", run=name)
     starts = store.query("starts", run=name)
-    formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
+    rows = about.known.rows
+    formula = rows["step.success"]["formula"] if "step.success" in rows else ""
     clicked = export.figure(
         career(points, held_out, events, about.colour, look(), formula, forks, starts),
         "career",
         points,
-        select=leads,
+        select=opens_episodes,
         describe=f"Success of {name} over training, with {len(events)} events.",
     )
-    for step in [carried for carried in clicked if isinstance(carried, int)][:1]:
-        if recorded(store, name, step):
-            where = {"experiment": about.experiment, "run": name, "step": str(step)}
-            page.open_screen("episode", **where, **page.EPISODE)
+    _open_clicked_step(store, about, clicked)
     _explain_forks(forks)
     _explain_starts(starts, about.experiment)
-    if leads:
+    if opens_episodes:
         note("Click an event to see the trajectories of its step.")
+
+
+def _events_between(store: Store, about: _Shown, first: int, last: int) -> pd.DataFrame:
+    """Return the events of a run in these steps, with what people noted."""
+    events = store.query("happened", run=about.run_id)
+    if about.notes:
+        events = pd.concat([events, note_events(about.notes)], ignore_index=True)
+    return events[events["step"].astype(float).between(first, last)]
+
+
+def _open_clicked_step(store: Store, about: _Shown, clicked: Sequence[object]) -> None:
+    """Go to the step of the first event that was clicked, if anything of it was recorded."""
+    step = next((carried for carried in clicked if isinstance(carried, int)), None)
+    if step is not None and recorded(store, about.run_id, step):
+        where = {"experiment": about.experiment, "run": about.run_id, "step": str(step)}
+        page.open_screen("episode", **where, **page.EPISODE)
 
 
 def _explain_forks(forks: pd.DataFrame) -> None:
@@ -698,8 +716,8 @@ def _audit(store: Store, experiment: str, run: str) -> None:
         else:
             st.rerun()  # what the audit proves stands at the head of the findings
     if run in answers:
-        said, broken = audited(answers[run])
-        note(said)
+        sentence, broken = audited(answers[run])
+        note(sentence)
         if len(broken):
             page.table(broken)
 
@@ -709,19 +727,19 @@ def audited(checks: Sequence[Row]) -> tuple[str, pd.DataFrame]:
     one.
     """
     names = ["identity", "step", "state", "missing", "logged", "expected", "says"]
-    found = pd.DataFrame(checks).reindex(columns=names).fillna({"missing": "", "says": ""})
-    broken = found[found["state"] == "violated"]
-    held = found.loc[
-        (found["state"] == "holds") & ~found["identity"].isin(broken["identity"]), "identity"
+    every = pd.DataFrame(checks).reindex(columns=names).fillna({"missing": "", "says": ""})
+    broken = every[every["state"] == "violated"]
+    held = every.loc[
+        (every["state"] == "holds") & ~every["identity"].isin(broken["identity"]), "identity"
     ].unique()
-    said = f"Steps {batches.ranges(sorted({*found['step']}))}. Hold: {', '.join(held) or 'none'}."
-    for why, mine in found[found["state"] == "missing"].groupby("missing", sort=False):
+    sentence = f"Steps {batches.ranges(sorted({*every['step']}))}. Hold: {', '.join(held) or 'none'}."
+    for why, mine in every[every["state"] == "missing"].groupby("missing", sort=False):
         at = batches.ranges(sorted({*mine["step"]}))
-        said += f" Cannot be checked at {at}: {', '.join(mine['identity'].unique())} ({why})."
+        sentence += f" Cannot be checked at {at}: {', '.join(mine['identity'].unique())} ({why})."
     if len(broken):
-        said += f" Violated, so one of two numbers is wrong: {', '.join(broken['identity'].unique())}."
+        sentence += f" Violated, so one of two numbers is wrong: {', '.join(broken['identity'].unique())}."
     first = broken.drop_duplicates("identity").drop(columns=["state", "missing"])
-    return said, first.set_axis(["identity", "first at step", "logged", "must be", "what"], axis=1)
+    return sentence, first.set_axis(["identity", "first at step", "logged", "must be", "what"], axis=1)
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
@@ -732,23 +750,28 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:
         grid = {}
-    here = settings_of(config)
+    own = settings_of(config)
     default = settings_of(RunSettings().model_dump(mode="json"))
     base = default | (settings_of(grid) if isinstance(grid, dict) else {})
     elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
     rows = []
-    for key in dict.fromkeys(key for one in (here, *elsewhere.values()) for key in one):
-        value = here.get(key, "–")
-        others = defaultdict[str, list[str]](list)
-        told = list[str]()
-        for arm, one in elsewhere.items():
-            if key != "seed" and one.get(key, "–") != value:
-                others[one.get(key, "–")].append(arm)
-        for other, arms_of in others.items():
-            # An arm whose name says its value needs no second word for it; a name with a comma stands in
-            # quotes.
-            names = [f"“{name}”" if ", " in name else name for name in arms_of if name != other]
-            named = ", ".join(names) if len(names) <= _NAMES else f"{len(names)} arms"
-            told.append(f"{other}: {named}" if names else other)
-        rows.append((key, value, base.get(key, "–"), default.get(key, "–"), few(told, _VALUES, "; ")))
+    for key in dict.fromkeys(chain(own, *elsewhere.values())):
+        value = own.get(key, "–")
+        values = {} if key == "seed" else {arm: of_arm.get(key, "–") for arm, of_arm in elsewhere.items()}
+        rows.append((key, value, base.get(key, "–"), default.get(key, "–"), _other_values(value, values)))
     return pd.DataFrame(rows, columns=["setting", "here", "base of the grid", "default", "other arms"])
+
+
+def _other_values(value: str, values: Mapping[str, str]) -> str:
+    """Name the values of a setting that differ from `value`, each with its arms; `values` are by arm."""
+    arms_of = defaultdict[str, list[str]](list)
+    for arm, other in values.items():
+        if other != value:
+            arms_of[other].append(arm)
+    parts = []
+    for other, arms in arms_of.items():
+        # An arm whose name says its value needs no second word for it; a name with a comma stands in quotes.
+        names = [f"“{name}”" if ", " in name else name for name in arms if name != other]
+        named = ", ".join(names) if len(names) <= _NAMES else f"{len(names)} arms"
+        parts.append(f"{other}: {named}" if names else other)
+    return few(parts, _VALUES, "; ")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -29,7 +29,7 @@ from sorl.app.figures import curves
 from sorl.app.page import Empty, look, note, screen
 from sorl.app.queries import LEVELS, State, Store, dictionary
 from sorl.app.text import few, markdown_text, tag
-from sorl.app.url import arrive, choose, forget, leave, settle, stay
+from sorl.app.url import choose, count_as_typed, forget, keep_in_address, read_widget, write_to_address
 from sorl.diagnosis.standing import counted
 from sorl.spec import InputError
 from sorl.store.connect import Busy
@@ -75,11 +75,11 @@ def sql(store: Store) -> None:
         return
     asked = ask(store, text)
     if isinstance(asked, Asking):
-        stay(*_CHART, "scale")
+        keep_in_address(*_CHART, "scale")
         _wait(asked, store.reader.seconds)
         return
     if st.session_state.pop(_LATE, False):  # the screen was drawn without the answer before
-        settle(*_CHART, "scale")
+        count_as_typed(*_CHART, "scale")
     if asked.state != store.state():
         note(
             f"Rows have arrived since; this query took {asked.seconds:.1f} s, so it does not rerun by itself."
@@ -132,8 +132,8 @@ def _tables(tables: pd.DataFrame, columns: pd.DataFrame) -> None:
 
 def described(words: str) -> tuple[str, str]:
     """Part the description of a column from its unit and formula: `Mean ratio. [ratio] = <r>_m`."""
-    found = re.fullmatch(r"(.*?) ?\[([^\[\]]+)\](?: = (.*))?", words, re.DOTALL)
-    return (found[1], " = ".join(filter(None, [f"in {found[2]}", found[3]]))) if found else (words, "")
+    parts = re.fullmatch(r"(.*?) ?\[([^\[\]]+)\](?: = (.*))?", words, re.DOTALL)
+    return (parts[1], " = ".join(filter(None, [f"in {parts[2]}", parts[3]]))) if parts else (words, "")
 
 
 def _editor() -> str:
@@ -141,7 +141,7 @@ def _editor() -> str:
     typed.
     """
     known = {query.name: query for query in saved()}
-    arrive("sql", lambda given: unpacked(given, known[FIRST].sql), lambda value: isinstance(value, str))
+    read_widget("sql", lambda given: unpacked(given, known[FIRST].sql), lambda value: isinstance(value, str))
     text = st.session_state["sql"].strip()
     st.session_state["saved"] = next((name for name, query in known.items() if query.sql == text), None)
 
@@ -168,7 +168,7 @@ def _editor() -> str:
         del st.session_state[_ASKED]  # what was cancelled or stopped is asked once more
     text = st.session_state["sql"].strip()
     address = packed(text)
-    leave("sql", [address] if address else [])
+    write_to_address("sql", [address] if address else [])
     if address is None:
         note("This query is too long for an address, so a link to this page leaves it out.")
     return text
@@ -238,7 +238,7 @@ class Asking:
         asked = Asked(self.text, state)
         try:
             whole = reader.excerpt(self.text, rows=ROWS, size=SIZE, cancel=self.cancel)
-            table, asked.shortened = shown(whole.table)
+            table, asked.shortened = cut_for_browser(whole.table)
             asked.answer = Excerpt(table, whole.cut or table.num_rows < whole.table.num_rows)
         except BaseException as error:  # noqa: BLE001  for the thread that draws the screen
             if not isinstance(error, InputError) or isinstance(error, Busy):
@@ -253,27 +253,27 @@ def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
     """Return the answer, the last one while nothing has changed or asking takes long, or the asking that goes
     on.
     """
-    here = st.session_state
-    last: Asked | None = here.get(_ASKED)
+    session = st.session_state
+    last: Asked | None = session.get(_ASKED)
     if last and last.text == text and not again and (last.state == store.state() or last.seconds > _QUICK):
         return last
-    asking: Asking | None = here.get(_ASKING)
+    asking: Asking | None = session.get(_ASKING)
     if asking is not None and asking.text != text:
         asking.cancel()
         asking = None
     wait = 0.0 if asking else _AT_ONCE
-    asking = here[_ASKING] = asking or Asking(store, text)
+    asking = session[_ASKING] = asking or Asking(store, text)
     try:
         with st.spinner("Asking ..."):
-            here[_ASKED] = found = asking.found.result(wait)
+            session[_ASKED] = asked = asking.found.result(wait)
     except TimeoutError:
-        here[_LATE] = True
+        session[_LATE] = True
         return asking
     except Exception:  # not where the browser wants another view meanwhile: the question goes on
-        del here[_ASKING]
+        del session[_ASKING]
         raise
-    del here[_ASKING]
-    return found
+    del session[_ASKING]
+    return asked
 
 
 @st.fragment(run_every=0.5)
@@ -287,7 +287,7 @@ def _wait(asking: Asking, most: float) -> None:
         note(f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s.", width="content")
 
 
-def shown(table: pa.Table) -> tuple[pa.Table, bool]:
+def cut_for_browser(table: pa.Table) -> tuple[pa.Table, bool]:
     """Return what a browser takes of a table, and whether cells are cut: texts and lists first, then rows."""
     is_cut = False
 
@@ -295,7 +295,7 @@ def shown(table: pa.Table) -> tuple[pa.Table, bool]:
         nonlocal is_cut
         if isinstance(value, list):
             is_cut |= len(value) > _LIST
-            return [cut(one) for one in value[:_LIST]]
+            return [cut(element) for element in value[:_LIST]]
         if isinstance(value, str) and len(value) > _TEXT:
             value = f"{value[:_TEXT]}…"
             is_cut = True
@@ -344,26 +344,35 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
 
 def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
     table = answer.table
+    note(_size_sentence(asked, answer))
+    config = {
+        name: _column_config(values, *words.get(name, ("", "")))
+        for name, values in zip(table.column_names, table.columns, strict=True)
+    }
+    pixels = min(420, 35 * (max(table.num_rows, 1) + 1) + 3)
+    st.dataframe(table, placeholder="NULL", height=pixels, column_config=config)
+    with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+        export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv")
+        binary = "application/octet-stream"
+        export.button("Parquet", lambda: parquet_of(whole(store, asked)), "sorl-answer.parquet", binary)
+
+
+def _size_sentence(asked: Asked, answer: Excerpt) -> str:
+    """Say how many rows are shown, how long they took, and what is cut."""
     rows = answer.table.num_rows
     many = f"The first {counted(rows, 'row')}" if answer.cut else counted(rows, "row")
     cells = f", cells cut to {_TEXT:,} characters and lists to {_LIST:,}" if asked.shortened else ""
     most = f"up to {FILE_ROWS:,} rows of {_FILE_SIZE // 2**20} MB" if answer.cut else "all of them"
     more = f"; the files hold {most}" if answer.cut or cells else ""
-    note(f"{many} in {asked.seconds:.2f} s{cells}{more}. This link reruns the query.")
-    config: dict[str, Any] = {}
-    for name, values in zip(table.column_names, table.columns, strict=True):
-        unit, definition = words.get(name, ("", ""))
-        tip = markdown_text(" ".join(filter(None, [definition, unit and f"[{unit}]"]))) or None
-        config[name] = st.column_config.Column(help=tip)
-        if types.is_floating(values.type):
-            config[name] = st.column_config.NumberColumn(help=tip, format=figures(values))
-    st.dataframe(
-        table, placeholder="NULL", height=min(420, 35 * (max(rows, 1) + 1) + 3), column_config=config
-    )  # pixels
-    with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
-        export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv")
-        binary = "application/octet-stream"
-        export.button("Parquet", lambda: parquet_of(whole(store, asked)), "sorl-answer.parquet", binary)
+    return f"{many} in {asked.seconds:.2f} s{cells}{more}. This link reruns the query."
+
+
+def _column_config(values: pa.ChunkedArray, unit: str, definition: str) -> Any:
+    """How the grid shows a column, with its definition as a tip."""
+    tip = markdown_text(" ".join(filter(None, [definition, unit and f"[{unit}]"]))) or None
+    if types.is_floating(values.type):
+        return st.column_config.NumberColumn(help=tip, format=figures(values))
+    return st.column_config.Column(help=tip)
 
 
 def figures(values: pa.ChunkedArray) -> str:
@@ -441,11 +450,14 @@ def drawable(table: pa.Table) -> pd.DataFrame:
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type
         if not (types.is_list(kind) or types.is_null(kind) or types.is_time(kind)):
-            other = (
-                pa.float64() if types.is_decimal(kind) else pa.string() if types.is_boolean(kind) else kind
-            )
-            columns[name] = column.cast(other)
+            columns[name] = column.cast(_drawable_type(kind))
     return pd.DataFrame(pa.table(columns).to_pandas(date_as_object=False))
+
+
+def _drawable_type(kind: pa.DataType) -> pa.DataType:
+    if types.is_decimal(kind):
+        return pa.float64()
+    return pa.string() if types.is_boolean(kind) else kind
 
 
 def numbers(frame: pd.DataFrame) -> list[str]:
@@ -453,10 +465,16 @@ def numbers(frame: pd.DataFrame) -> list[str]:
     return [name for name in frame.columns if frame[name].dtype.kind in "iuf"]
 
 
-def first_choice(frame: pd.DataFrame) -> tuple[str, str, str]:
-    """Choose the x, y and colour that such an answer is mostly about; y is empty where there is nothing to
-    draw.
-    """
+class Axes(NamedTuple):
+    """The columns of a chart."""
+
+    x: str
+    y: str  # empty where there is nothing to draw
+    colour: str  # empty for none
+
+
+def first_choice(frame: pd.DataFrame) -> Axes:
+    """Choose the x, y and colour that such an answer is mostly about."""
     known = numbers(frame)
     places = [name for name in INDEX if name in known] + [
         c for c in frame.columns if frame[c].dtype.kind == "M"
@@ -471,7 +489,7 @@ def first_choice(frame: pd.DataFrame) -> tuple[str, str, str]:
         (name for name in places if name not in measured), next(iter(groups), next(iter(frame.columns), ""))
     )
     y = next((name for name in measured if name != x), "")
-    return x, y, next((name for name in groups if name != x), "")
+    return Axes(x, y, next((name for name in groups if name != x), ""))
 
 
 def fitting_marks(frame: pd.DataFrame, x: str, colour: str) -> list[str]:

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from sorl.app import export, page
-from sorl.app.choices import choose_arms
+from sorl.app.choices import Arms, choose_arms
 from sorl.app.data import Chosen, Fall, Row, Window, extent, fall_of, fell, onsets, origins
 from sorl.app.deviation import Deviation, find_deviations
 from sorl.app.figures.common import AXES
@@ -115,6 +115,10 @@ class Turns(Chosen):
         """Return the cell of a bucket."""
         return Cell(arm, self.window.first + bucket * self.window.width, turn)
 
+    def bucket(self, cell: Cell) -> int:
+        """Return the bucket in which a cell begins."""
+        return (cell.first - self.window.first) // self.window.width
+
     def last(self, cell: Cell) -> int:
         """Return the last step of a cell."""
         return min(cell.first + self.window.width - 1, self.window.last)
@@ -134,90 +138,136 @@ class Turns(Chosen):
         )
 
 
+class _Request(NamedTuple):
+    """What the controls above the maps say."""
+
+    measure: str  # a column of `turn_step`
+    axis: str  # of _AXIS
+    seed: str  # or all
+    is_extreme: bool  # cells show what lies farthest from neutral, not the mean
+
+
 @page.screen
 def turns(store: Store) -> None:
     """Show in which turn, and when, the signals leave their usual range."""
     arms = choose_arms(store)
     known = dictionary(store)
-    found = known.names("turn_step", FIRST)
-    if not found:
+    columns = known.names("turn_step", FIRST)
+    if not columns:
         page.not_recorded("No turn of these runs", "tables turn and turn_step")
         return
-    titles = {name: known.title(f"turn_step.{name}") for name in found}
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        name = choose("measure", "Diagnostic", titles, width=300)
-        axis = choose("x", "Align on", _AXIS, kind="row")
-        seed = choose(
-            "seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110
-        )
-        extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
-    runs = arms.runs[(seed == "all") | (arms.runs["seed"].astype(str) == seed)]
+        request = _choose_request({name: known.title(f"turn_step.{name}") for name in columns}, arms)
+    runs = arms.runs[(request.seed == "all") | (arms.runs["seed"].astype(str) == request.seed)]
     if runs.empty:
         note("Choose at least one arm that has this seed.")
         return
-    starts = origins(runs, axis)
-    ends = choose_range("range", "Steps", *extent(store, runs, starts))
-    window = Window.over(*ends, most=CELLS // min(len(arms.names), ACROSS))
-    view = Turns(runs, axis, starts, window, Measure(name, titles[name], *known.words(f"turn_step.{name}")))
-    maps = view.heats(store, arms.names, extreme=extreme)
+    view = _choose_view(store, known, runs, request, len(arms.names))
+    maps = view.heats(store, arms.names, extreme=request.is_extreme)
     values = pd.concat([part.cells.assign(arm=part.arm) for part in maps], ignore_index=True)
     if values.empty:
         page.not_recorded("No turn of these runs", "tables turn and turn_step")
         return
+    _say_deviations(store, arms, view)
+    cell = _keep_cell(arms, view)
+    _draw_maps(arms, view, maps, values, cell)
+    value = "the most extreme value" if request.is_extreme else "the mean"
+    note(
+        f"Each cell: {value} over seeds and steps. Faded: fewer than {FEW} turns, too few to go by · ▼ onset"
+        " of a collapse, with its seed · hatched: not measured · – no such turn · ✕ NaN or Inf"
+    )
+    if cell is None:
+        note("Click a cell to list its trajectories; drag over steps to zoom.")
+    else:
+        _list_trajectories(store, known, arms.experiment, view, cell)
+    page.run_links(runs, arms.experiment)
+
+
+def _choose_request(titles: dict[str, str], arms: Arms) -> _Request:
+    """Choose what the maps show; `titles` are those of the columns."""
+    measure = choose("measure", "Diagnostic", titles, width=300)
+    axis = choose("x", "Align on", _AXIS, kind="row")
+    seeds = [str(seed) for seed in sorted(arms.every["seed"].unique())]
+    seed = choose("seed", "Seed", ["all", *seeds], width=110)
+    is_extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
+    return _Request(measure, axis, seed, is_extreme)
+
+
+def _choose_view(store: Store, known: Diagnostics, runs: pd.DataFrame, request: _Request, arms: int) -> Turns:
+    """Choose the steps that the maps of so many arms show."""
+    starts = origins(runs, request.axis)
+    ends = choose_range("range", "Steps", *extent(store, runs, starts))
+    window = Window.over(*ends, most=CELLS // min(arms, ACROSS))
+    column = f"turn_step.{request.measure}"
+    measure = Measure(request.measure, known.title(column), *known.words(column))
+    return Turns(runs, request.axis, starts, window, measure)
+
+
+def _say_deviations(store: Store, arms: Arms, view: Turns) -> None:
+    """Say where the runs leave their usual range, and lead there."""
     every = cells_of_runs(store, arms.every, view.measure)
-    told = deviations_of(every, view.ids, is_ratio=view.is_ratio)
-    page.answer(describe_deviations(view.measure.title, told, broken_cells(every, view.ids)))
-    _link_cells(view, told)
-    under = (arms.experiment, axis)
+    deviations = deviations_of(every, view.ids, is_ratio=view.is_ratio)
+    page.answer(describe_deviations(view.measure.title, deviations, broken_cells(every, view.ids)))
+    _link_cells(view, deviations)
+
+
+def _keep_cell(arms: Arms, view: Turns) -> Cell | None:
+    """Return the chosen cell, which the address names; None where the maps do not show it."""
+    under = (arms.experiment, view.axis)
     chosen = keep(
         "cell", under, lambda given: Cell.read(given, arms.names), lambda c: list(map(str, c or ()))
     )
-    shown = framed = None
-    if chosen is not None and window.first <= chosen.first <= window.last:
-        bucket = (chosen.first - window.first) // window.width
-        shown = view.cell(chosen.arm, bucket, chosen.turn)
-        framed = (arms.names.index(chosen.arm), bucket, chosen.turn)
-    colours = colour_scale(view.measure.unit, values["value"].dropna())
-    signs = notation(view.measure.definition)
+    if chosen is None or not view.window.first <= chosen.first <= view.window.last:
+        return None
+    return view.cell(chosen.arm, view.bucket(chosen), chosen.turn)
+
+
+def _draw_maps(
+    arms: Arms, view: Turns, maps: Sequence[Heat], values: pd.DataFrame, cell: Cell | None
+) -> None:
+    """Draw the maps, the chosen cell in a frame; a click chooses another."""
+    measure = view.measure
+    signs = notation(measure.definition)
+    x_title = AXES[view.axis]
+    colours = colour_scale(measure.unit, values["value"].dropna())
+    framed = None if cell is None else (arms.names.index(cell.arm), view.bucket(cell), cell.turn)
     clicked = export.figure(
-        heat(maps, view.measure, colours, arms.styles, page.look(), window, AXES[axis], chosen=framed),
+        heat(maps, measure, colours, arms.styles, page.look(), view.window, x_title, chosen=framed),
         "turns",
         lambda: values.drop(columns=["value", "bucket"]),
         select=True,
         zooms="range",
         key=signs,
-        describe=f"{titles[name]} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
+        describe=f"{measure.title} by turn index and {x_title} for {', '.join(arms.names)}.",
     )
     if signs:
         note(signs)
     if clicked:
-        place, *at = (int(v) for v in clicked[0])
-        if (other := view.cell(arms.names[place], *at)) != shown:
+        place, bucket, turn = (int(value) for value in clicked[0])
+        other = view.cell(arms.names[place], bucket, turn)
+        if other != cell:
             follow("cell", list(map(str, other)))
-    value = "the most extreme value" if extreme else "the mean"
+
+
+def _list_trajectories(store: Store, known: Diagnostics, experiment: str, view: Turns, cell: Cell) -> None:
+    """List the trajectories behind a cell; each opens its episode."""
+    name = view.measure.name
+    by = name if f"turn.{name}" in known.rows else "log_ratio_sum"
+    trajectories = view.trajectories(store, cell, by)
+    last = view.last(cell)
+    steps = f"step {last}" if last == cell.first else f"steps {cell.first} to {last}"
+    where = f"{cell.arm}, turn {cell.turn}, {steps}"
+    if not trajectories:
+        note(f"{where}: no trajectory of these runs is recorded there.")
+        return
+    total = trajectories[0]["total"]
+    some = f", {len(trajectories)} shown" if total > len(trajectories) else ""
     note(
-        f"Each cell: {value} over seeds and steps. Faded: fewer than {FEW} turns, too few to go by · ▼ onset"
-        " of a collapse, with its seed · hatched: not measured · – no such turn · ✕ NaN or Inf"
+        f"{where}: {total} trajectories{some}, those with tokens first, then ordered by"
+        f" {known.title(f'turn.{by}')}; values after the last epoch; click a number."
     )
-    if shown is None:
-        note("Click a cell to list its trajectories; drag over steps to zoom.")
-    else:
-        by = name if f"turn.{name}" in known.rows else "log_ratio_sum"
-        listing = view.trajectories(store, shown, by)
-        last = view.last(shown)
-        steps = f"step {last}" if last == shown.first else f"steps {shown.first} to {last}"
-        where = f"{shown.arm}, turn {shown.turn}, {steps}"
-        if listing:
-            some = f", {len(listing)} shown" if listing[0]["total"] > len(listing) else ""
-            note(
-                f"{where}: {listing[0]['total']} trajectories{some}, those with tokens first, then ordered by"
-                f" {known.title(f'turn.{by}')}; values after the last epoch; click a number."
-            )
-            st.html(table_html(*listed(listing, arms.experiment, by, known), "sorl-listing sorl-asked"))
-            st.html(_TO_LIST % hash(shown), unsafe_allow_javascript=True)
-        else:
-            note(f"{where}: no trajectory of these runs is recorded there.")
-    page.run_links(runs, arms.experiment)
+    st.html(table_html(*listed(trajectories, experiment, by, known), "sorl-listing sorl-asked"))
+    st.html(_TO_LIST % hash(cell), unsafe_allow_javascript=True)
 
 
 class RunCells(NamedTuple):
@@ -254,14 +304,14 @@ def deviations_of(every: RunCells, run_ids: Sequence[str], *, is_ratio: bool) ->
         fall = _fall(run)
         if fall is not None:
             falls[name] = fall.step
-    found = find_deviations(every.cells, falls, is_ratio=is_ratio)
+    deviations = find_deviations(every.cells, falls, is_ratio=is_ratio)
     nothing = Deviation(None, None, 0, 0)
     return [
         RunDeviation(
             f"{rows[name]['arm']} seed {rows[name]['seed']}",
             _fall_in_words(rows[name]),
             onset_step(rows[name]),
-            found.get(name, nothing),
+            deviations.get(name, nothing),
         )
         for name in run_ids
     ]
@@ -295,53 +345,43 @@ def broken_cells(every: RunCells, run_ids: Sequence[str]) -> Broken | None:
     return Broken(len(cells), name, int(first["turn_index"]), int(first["step"]))
 
 
-def _link_cells(view: Turns, told: Sequence[RunDeviation]) -> None:
+def _link_cells(view: Turns, deviations: Sequence[RunDeviation]) -> None:
     """Lead to the cells that the sentences name, as far as the figure shows them."""
-    here = {name: st.query_params.get_all(name) for name in st.query_params}
+    address_now = {name: st.query_params.get_all(name) for name in st.query_params}
     runs = view.runs.assign(origin=view.origins)
     names = dict(zip(runs["arm"] + " seed " + runs["seed"].astype(str), runs.to_dict("records"), strict=True))
-    found = []
-    for name, out in told_cells(told):
+    links = []
+    for name, out in told_cells(deviations):
         run = names[name]
         bucket = (out.step - run["origin"] - view.window.first) // view.window.width
         cell = view.cell(run["arm"], bucket, out.turn)
         if view.window.first <= cell.first <= view.window.last:
             words = f"{name}, turn {out.turn}, step {out.step:,}"
-            found.append([anchor(words, address("turns", **here | {"cell": list(map(str, cell))}))])
-    if found:
-        page.links(["Open the cell:"], *found)
+            where = address("turns", **address_now | {"cell": list(map(str, cell))})
+            links.append([anchor(words, where)])
+    if links:
+        page.links(["Open the cell:"], *links)
 
 
 def listed(
-    found: Sequence[Row], experiment: str, measured: str, known: Diagnostics
+    trajectories: Sequence[Row], experiment: str, measured: str, known: Diagnostics
 ) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Return header (name, definition) and rows of the trajectories of a cell; the first cell of a row is a
     link.
     """
     names = [measured, *(name for name in _LISTED if name != measured)]
-    rows = {name: known.rows.get(f"turn.{name}") for name in names}
     header = [
         ("trajectory", "opens the episode"),
         ("tokens", "whether its tokens were kept"),
         ("seed", ""),
         ("step", ""),
         ("action", "what the agent did in the turn"),
-        *[
-            (
-                (
-                    known.title(f"turn.{name}"),
-                    f"{name}: {row['formula']}" + f" ({row['unit']})" * bool(row["unit"]),
-                )
-                if row
-                else (name, "")
-            )
-            for name, row in rows.items()
-        ],
+        *[_column_head(name, known) for name in names],
         ("solved", "the trajectory's answer is exactly right"),
         ("question", ""),
     ]
     lines = []
-    for row in found:
+    for row in trajectories:
         step = str(row["step"])
         which = str(row["trajectory"])
         link = page.episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=which)
@@ -359,3 +399,12 @@ def listed(
             ]
         )
     return header, lines
+
+
+def _column_head(name: str, known: Diagnostics) -> tuple[str, str]:
+    """Return what a person calls a column of table `turn`, and its definition."""
+    row = known.rows.get(f"turn.{name}")
+    if row is None:
+        return name, ""
+    unit = f" ({row['unit']})" if row["unit"] else ""
+    return known.title(f"turn.{name}"), f"{name}: {row['formula']}{unit}"
