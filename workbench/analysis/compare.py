@@ -110,9 +110,12 @@ def _over_seeds(runs: pd.DataFrame, name: str) -> dict[str, Any]:
     values = runs[f"{name}_success"].dropna()
     mean = stats.mean_interval(values).cut(0, 1)
     iqm = stats.interquartile_mean([values])
-    few = len(values) < FEWEST
-    mean, iqm = (Estimate(one.value) if few else one for one in (mean, iqm))
-    return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": _each(values) if few else ""}
+    seeds = ""
+    if len(values) < FEWEST:
+        mean = Estimate(mean.value)
+        iqm = Estimate(iqm.value)
+        seeds = _each(values)
+    return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": seeds}
 
 
 def _each(values: pd.Series, form: str = ".2f") -> str:
@@ -274,14 +277,14 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
         "grad norm median": ("grad_norm_median", 2),
         "grad norm max": ("grad_norm_max", 1),
     }
-    found = []
+    rows = []
     for row in frame.to_dict(orient="records"):
         incidence = "-"
         both = row["onsets"].split(", ")
         if row["judged"]:
             ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
             incidence = f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
-        found.append(
+        rows.append(
             {
                 "arm": row["arm"],
                 "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
@@ -299,7 +302,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
                 **({"onset step": row["onsets"]} if len(both) == 2 else {}),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFrame:
@@ -379,16 +382,17 @@ def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
     over = over[over.groupby("condition")["pooled"].transform("nunique") == over["pooled"].nunique()]
     if over["pooled"].nunique() < 2 or over["condition"].nunique() < 2:
         return pd.DataFrame()
-    found = []
+    pooled = []
     for name, rows in over.groupby("pooled", sort=False):
-        iqm = stats.interquartile_mean([one["final_success"] for _, one in rows.groupby("condition")])
+        by_condition = [group["final_success"] for _, group in rows.groupby("condition")]
+        iqm = stats.interquartile_mean(by_condition)
         row = {
             "pooled": name,
             "arms": list(dict.fromkeys(rows["arm"])),
             "conditions": rows["condition"].nunique(),
         }
-        found.append(row | {"pooled_runs": len(rows), **iqm.columns("pooled_final_iqm")})
-    return pd.DataFrame(found)
+        pooled.append(row | {"pooled_runs": len(rows), **iqm.columns("pooled_final_iqm")})
+    return pd.DataFrame(pooled)
 
 
 def _split(config: str) -> tuple[str, str]:

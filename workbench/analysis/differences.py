@@ -154,7 +154,7 @@ def column_effects(measured: pd.DataFrame, groups: Groups) -> list[ColumnEffect]
     """Return the columns of `measured_before` by how surely they tell the groups apart; those with too few
     runs are left out.
     """
-    found = []
+    effects = []
     for name, rows in measured.groupby("name", sort=False):
         known = rows.dropna(subset=["mean"])
         fallen = known.loc[known["run_id"].isin(groups.fallen), "mean"].tolist()
@@ -164,9 +164,9 @@ def column_effects(measured: pd.DataFrame, groups: Groups) -> list[ColumnEffect]
             continue
         broken = int((rows["broken"] > 0).sum())
         effect = chance_higher(fallen, standing)
-        found.append(ColumnEffect(str(name), effect, len(fallen), len(standing), broken, None))
-    corrected = holm([effect.higher.p for effect in found])
-    known_effects = [effect._replace(corrected=p) for effect, p in zip(found, corrected, strict=True)]
+        effects.append(ColumnEffect(str(name), effect, len(fallen), len(standing), broken, None))
+    corrected = holm([effect.higher.p for effect in effects])
+    known_effects = [effect._replace(corrected=p) for effect, p in zip(effects, corrected, strict=True)]
     return sorted(known_effects, key=_rank)
 
 

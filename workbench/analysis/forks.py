@@ -44,8 +44,8 @@ _STRATUM = ["parent", "forked_at", "until"]  # children are compared where these
 
 def children(reader: "Reader", parents: Collection[str] | None = None) -> pd.DataFrame:
     """Return the finished children of runs (of all): parent, forked_at, arm, draw, until, down, success."""
-    found = reader.query(_CHILDREN, {"last": LAST, "fell": list(FELL)})
-    return found if parents is None else found[found["parent"].isin(parents)]
+    frame = reader.query(_CHILDREN, {"last": LAST, "fell": list(FELL)})
+    return frame if parents is None else frame[frame["parent"].isin(parents)]
 
 
 def of_results(runs: pd.DataFrame) -> pd.DataFrame:
@@ -77,11 +77,11 @@ def _child(run: dict[Hashable, Any], fork: Mapping[str, Any], config: Mapping[st
 
 def tests(reader: "Reader", run: str) -> dict[str, Removal]:
     """Return cause -> what its removal does to children of a run, of the causes that were tested so."""
-    found = children(reader, [run])
-    found = found[found["arm"].eq(UNCHANGED) | found["arm"].str.startswith(WITHOUT)]
+    frame = children(reader, [run])
+    frame = frame[frame["arm"].eq(UNCHANGED) | frame["arm"].str.startswith(WITHOUT)]
     # Only where the causes were tested: other forks of the run leave children unchanged as well.
-    places = pd.MultiIndex.from_frame(found.loc[found["arm"] != UNCHANGED, _STRATUM])
-    found = found[pd.MultiIndex.from_frame(found[_STRATUM]).isin(places)]
+    places = pd.MultiIndex.from_frame(frame.loc[frame["arm"] != UNCHANGED, _STRATUM])
+    frame = frame[pd.MultiIndex.from_frame(frame[_STRATUM]).isin(places)]
     return {
         row["arm"].removeprefix(WITHOUT): Removal(
             row["draws"] - row["down"],
@@ -92,7 +92,7 @@ def tests(reader: "Reader", run: str) -> dict[str, Removal]:
             row["high"],
             row["holm"],
         )
-        for row in effects(found)
+        for row in effects(frame)
         if row["saves"] is not None
     }
 
@@ -139,18 +139,18 @@ def permutation_p(strata: Sequence[tuple[int, int, int, int]], seed: int = 0) ->
     falls is fixed.
     """
     stream = np.random.default_rng(seed)
-    seen = sum(a - (a + b) * n / (n + m) for a, n, b, m in strata)
+    observed = sum(a - (a + b) * n / (n + m) for a, n, b, m in strata)
     drawn = np.zeros(ROUNDS)
     for a, n, b, m in strata:
         drawn += stream.hypergeometric(a + b, n + m - a - b, n, ROUNDS) - (a + b) * n / (n + m)
-    return float((1 + (np.abs(drawn) >= abs(seen) - 1e-9).sum()) / (1 + ROUNDS))
+    return float((1 + (np.abs(drawn) >= abs(observed) - 1e-9).sum()) / (1 + ROUNDS))
 
 
-def effects(found: pd.DataFrame, reference: str = UNCHANGED) -> list[dict[str, Any]]:
+def effects(children: pd.DataFrame, reference: str = UNCHANGED) -> list[dict[str, Any]]:
     """Return one row per arm: children down, the risk difference with its 95 % interval, p and Holm's p."""
     rows: list[dict[str, Any]] = []
-    plain = dict(list(found[found["arm"] == reference].groupby(_STRATUM)["down"]))
-    for arm, group in found.groupby("arm", sort=False):
+    plain = dict(list(children[children["arm"] == reference].groupby(_STRATUM)["down"]))
+    for arm, group in children.groupby("arm", sort=False):
         row: dict[str, Any] = {
             "arm": arm,
             "parents": group["parent"].nunique(),
@@ -173,19 +173,20 @@ def effects(found: pd.DataFrame, reference: str = UNCHANGED) -> list[dict[str, A
                 "high": -low,
                 "p": permutation_p(strata),
             }
-            row |= {"plain_down": sum(one[2] for one in strata), "plain_draws": sum(one[3] for one in strata)}
+            row["plain_down"] = sum(plain_down for _, _, plain_down, _ in strata)
+            row["plain_draws"] = sum(plain_draws for _, _, _, plain_draws in strata)
         rows.append(row)
     for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["holm"] = corrected
     return rows
 
 
-def table(found: pd.DataFrame) -> pd.DataFrame:
+def table(children: pd.DataFrame) -> pd.DataFrame:
     """Return the effects as text cells, with a mark a child: x is down, o is up."""
     rows = []
     saves = "{saves:+z.2f} [{low:+z.2f}, {high:+z.2f}]"
-    for row in effects(found):
-        own = found[found["arm"] == row["arm"]].sort_values(["parent", "draw"])
+    for row in effects(children):
+        own = children[children["arm"] == row["arm"]].sort_values(["parent", "draw"])
         families = [_marks(draws) for _, draws in own.groupby("parent")["down"]]
         rows.append(
             {
@@ -206,24 +207,30 @@ def _marks(draws: pd.Series) -> str:
     return "".join("x" if down else "o" for down in draws)
 
 
-def sentence(found: pd.DataFrame) -> str:
+def sentence(children: pd.DataFrame) -> str:
     """Say which changes saved children that fall when nothing is changed, and what is undecided."""
-    rows = {row["arm"]: row for row in effects(found)}
-    if (plain := rows.pop(UNCHANGED, None)) is None:
+    rows = {row["arm"]: row for row in effects(children)}
+    plain = rows.pop(UNCHANGED, None)
+    if plain is None:
         return "No child was left unchanged: nothing can be said."
-    said = [f"Unchanged, {plain['down']} of {plain['draws']} fall."]
+    sentences = [f"Unchanged, {plain['down']} of {plain['draws']} fall."]
     if plain["down"] == 0:
         none = (
             "The fork no longer falls by itself, so no change can be seen to save it: fork nearer to the"
             " fall."
         )
-        return " ".join([*said, none])
-    shown = [row for row in rows.values() if row["holm"] is not None and row["holm"] < ALPHA]
-    said += [f"{r['arm']} saves {r['draws'] - r['down']} of {r['draws']}." for r in shown if r["saves"] > 0]
-    said += [f"With {r['arm']} more fall: {r['down']} of {r['draws']}." for r in shown if r["saves"] < 0]
-    if rest := [f"{r['arm']} ({r['down']} of {r['draws']} fall)" for r in rows.values() if r not in shown]:
-        said.append(f"Undecided at this number of draws: {', '.join(rest)}.")
-    return " ".join(said)
+        return " ".join([*sentences, none])
+    decided = [row for row in rows.values() if row["holm"] is not None and row["holm"] < ALPHA]
+    saving = [row for row in decided if row["saves"] > 0]
+    harming = [row for row in decided if row["saves"] < 0]
+    sentences += [f"{r['arm']} saves {r['draws'] - r['down']} of {r['draws']}." for r in saving]
+    sentences += [f"With {r['arm']} more fall: {r['down']} of {r['draws']}." for r in harming]
+    undecided = [
+        f"{row['arm']} ({row['down']} of {row['draws']} fall)" for row in rows.values() if row not in decided
+    ]
+    if undecided:
+        sentences.append(f"Undecided at this number of draws: {', '.join(undecided)}.")
+    return " ".join(sentences)
 
 
 def power(draws: int, comparisons: int, parents: int = 1) -> str:

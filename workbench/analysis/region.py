@@ -117,19 +117,19 @@ def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
 
 def edges(runs: pd.DataFrame) -> dict[float, Boundary]:
     """Condition y -> where the recorded shares cross 1/2, and whether that lies beyond what was tried."""
-    found = {}
+    boundaries = {}
     for y, column in runs.groupby("y"):
         counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
         tried = counts.index.to_numpy(dtype=float)
         collapsed = {float(x): (k, n) for x, k, n in zip(tried, counts["sum"], counts["size"], strict=True)}
-        found[float(y)] = boundary(collapsed)  # type: ignore[arg-type]
-    return {y: edge for y, edge in found.items() if edge}
+        boundaries[float(y)] = boundary(collapsed)  # type: ignore[arg-type]
+    return {y: edge for y, edge in boundaries.items() if edge}
 
 
 def region_file(reader: "Reader", experiment: str) -> GridFile | None:
     """Return the recorded grid file of an experiment of kind region; None for any other experiment."""
-    found = reader.rows("SELECT toml FROM experiment WHERE experiment = ?", [experiment]).rows
-    return region_of(found[0][0]) if found else None
+    files = reader.rows("SELECT toml FROM experiment WHERE experiment = ?", [experiment]).rows
+    return region_of(files[0][0]) if files else None
 
 
 def region_of(text: object) -> GridFile | None:
@@ -327,6 +327,17 @@ def _searched_area(settings: RegionSettings, runs: pd.DataFrame) -> float:
     return (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
 
 
+def _within_tried(fitted: Estimate, edge: Boundary) -> Estimate:
+    """Return the fitted boundary; where it lies beyond what was tried, the last value tried and the interval
+    on its side.
+    """
+    if edge.beyond == "above":
+        return Estimate(edge.at, None if fitted.low is None else min(fitted.low, edge.at))
+    if edge.beyond == "below":
+        return Estimate(edge.at, None, None if fitted.high is None else max(fitted.high, edge.at))
+    return fitted
+
+
 def by_column(landscape: Landscape) -> pd.DataFrame:
     """Return one row per series, slice and condition y: the boundary with its 95 % interval, and what it
     rests on.
@@ -339,12 +350,8 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
     for (series, piece), runs in landscape.parts.items():
         for y, edge in edges(runs).items():
             column = runs[runs["y"] == y]
-            found = estimate(landscape.fitted[0][series, piece][y], seeds)
-            if edge.beyond == "above":
-                found = Estimate(edge.at, None if found.low is None else min(found.low, edge.at))
-            elif edge.beyond == "below":
-                found = Estimate(edge.at, None, None if found.high is None else max(found.high, edge.at))
-            logs = found.columns("boundary").items()
+            fitted = estimate(landscape.fitted[0][series, piece][y], seeds)
+            logs = _within_tried(fitted, edge).columns("boundary").items()
             row = {
                 "series": series,
                 "slice": piece,
@@ -353,9 +360,9 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
                 "beyond": edge.beyond,
             }
             for side, at in (("low", edge.low), ("high", edge.high)):
-                here = column[np.isclose(np.log2(column["x"]), math.nan if at is None else at)]
-                row[side] = None if at is None else float(here["x"].iloc[0])
-                row |= {f"{side}_runs": len(here), f"{side}_collapsed": int(here["collapsed"].sum())}
+                there = column[np.isclose(np.log2(column["x"]), math.nan if at is None else at)]
+                row[side] = None if at is None else float(there["x"].iloc[0])
+                row |= {f"{side}_runs": len(there), f"{side}_collapsed": int(there["collapsed"].sum())}
             rows.append(row | {"runs": len(column)})
     return pd.DataFrame(rows)
 

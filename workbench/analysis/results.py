@@ -150,31 +150,33 @@ def merged(parts: Sequence[Results]) -> Results:
         raise InputError(f"--export writes one experiment to a file, not {len(names)} ({', '.join(names)})")
     table = pa.concat_tables([part.table for part in parts])
     rows = table.select(["run_id", "arm"]).to_pandas().assign(place=lambda rows: pd.factorize(rows["arm"])[0])
-    kept = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
+    last_rows = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
     fairness = dict.fromkeys(chain.from_iterable(part.fairness for part in parts))
-    return Results(names[0], parts[-1].question, parts[-1].toml, tuple(fairness), table.take(kept.to_list()))
+    return Results(
+        names[0], parts[-1].question, parts[-1].toml, tuple(fairness), table.take(last_rows.to_list())
+    )
 
 
-def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
+def judged_again(recorded: Results, rows: Sequence[dict[str, Any]]) -> Results:
     """The results with the verdicts of `rows` (a dict per row of the table), and time and event as these have
     them.
     """
     frame = pd.DataFrame([_without_curves(row) for row in rows])
     watched = observed(frame).set_index("run_id")[["time", "event"]].to_dict("index")
     judged = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
-    return replace(found, table=pa.Table.from_pylist(judged, schema=_schema()))
+    return replace(recorded, table=pa.Table.from_pylist(judged, schema=_schema()))
 
 
 def _without_curves(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in CURVES}
 
 
-def write(found: Results, file: Path) -> None:
-    """Write the file. Raises InputError where it cannot be written."""
-    about = {name: getattr(found, name) for name in ("experiment", "question", "toml", "fairness")} | {
+def write(recorded: Results, file: Path) -> None:
+    """Write results as a file. Raises InputError where it cannot be written."""
+    about = {name: getattr(recorded, name) for name in ("experiment", "question", "toml", "fairness")} | {
         "format": FORMAT
     }
-    table = found.table.replace_schema_metadata({KEY: json.dumps(about).encode()})
+    table = recorded.table.replace_schema_metadata({KEY: json.dumps(about).encode()})
     try:
         pq.write_table(table, file, compression="zstd", compression_level=19)
     except OSError as error:

@@ -73,8 +73,8 @@ def clopper_pearson(count: int, n: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count
     <= n.
     """
-    found = scipy.stats.binomtest(count, n).proportion_ci(LEVEL, method="exact")
-    return float(found.low), float(found.high)
+    interval = scipy.stats.binomtest(count, n).proportion_ci(LEVEL, method="exact")
+    return float(interval.low), float(interval.high)
 
 
 def fisher_exact(collapsed_a: int, n_a: int, collapsed_b: int, n_b: int) -> float:
@@ -137,9 +137,9 @@ def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimat
         return np.asarray(scipy.stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
 
     how = {"n_resamples": RESAMPLES, "confidence_level": LEVEL, "method": "percentile"}
-    found = scipy.stats.bootstrap(known, pooled, rng=np.random.default_rng(0), **how)
+    bootstrapped = scipy.stats.bootstrap(known, pooled, rng=np.random.default_rng(0), **how)
     # Interpolated between equal values, the lower end can come out one rounding above the upper.
-    low, high = sorted(map(float, found.confidence_interval))
+    low, high = sorted(map(float, bootstrapped.confidence_interval))
     return Estimate(middle, low, high)
 
 

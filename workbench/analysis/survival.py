@@ -138,8 +138,8 @@ def _student(value: float, variance: float, degrees: float) -> Estimate:
 
 def restricted_mean_interval(rows: pd.DataFrame, horizon: float) -> Estimate:
     """Return the restricted mean of one arm with its 95 % interval, Student's t of n - 1 degrees."""
-    found = restricted_mean(rows, horizon)
-    return _student(found.mean, found.sampling_variance, found.runs - 1).cut(0.0, horizon)
+    mean = restricted_mean(rows, horizon)
+    return _student(mean.mean, mean.sampling_variance, mean.runs - 1).cut(0.0, horizon)
 
 
 def restricted_mean_difference(rows: pd.DataFrame, reference: str) -> tuple[Estimate, float | None]:
@@ -173,12 +173,12 @@ def by_arm(rows: pd.DataFrame) -> pd.DataFrame:
     steps.
     """
     horizon = common_horizon(rows)
-    found = []
+    arms = []
     for arm, group in rows.groupby("arm", sort=False):
         mean = restricted_mean_interval(group, horizon) if horizon else Estimate(None)
         row = {"arm": str(arm), "watched": len(group), "events": int(group["event"].sum())}
-        found.append(row | median_time(group).columns("median") | mean.columns("rmst") | {"horizon": horizon})
-    return pd.DataFrame(found)
+        arms.append(row | median_time(group).columns("median") | mean.columns("rmst") | {"horizon": horizon})
+    return pd.DataFrame(arms)
 
 
 class Test(NamedTuple):
