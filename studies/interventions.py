@@ -14,7 +14,8 @@ import pandas as pd
 
 from sorl.analysis.forks import UNCHANGED, tests
 from sorl.cli.bench import CLONE
-from sorl.cli.fork import LIKELIEST, intervene, removal, train
+from sorl.cli.children import train
+from sorl.cli.interventions import LIKELIEST, intervene, removal
 from sorl.cli.shared import current
 from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose

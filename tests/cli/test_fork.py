@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from sorl.algorithms import resolve
 from sorl.analysis import forks
-from sorl.cli.fork import ARMS, allowed, arms_file, arms_of, intervene, removal, rung
+from sorl.cli.children import ARMS, arms_of, rung
+from sorl.cli.interventions import arms_file, intervene, removal
 from sorl.diagnosis.causes import CAUSES
 from sorl.diagnosis.diagnose import diagnose
 from sorl.diagnosis.finding import Clue, Diagnosis, Finding
 from sorl.diagnosis.log import Log, of_run
 from sorl.grid.cell import expand
+from sorl.grid.fork import allowed
 from sorl.learn.checkpoint import checkpoints
 from sorl.learn.run import locked, settings_of
 from sorl.spec import RunSettings

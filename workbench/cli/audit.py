@@ -54,12 +54,12 @@ def audit(
     folder = run_folder(ctx.obj, run)
     unread: dict[int, str] = {}
     progress = _Progress() if form == "text" else None
-    found = checks(ctx.obj, folder, step or (), only or (), unread, progress)
+    checked = checks(ctx.obj, folder, step or (), only or (), unread, progress)
     if form == "json":
-        echo(document([as_document(check) for check in found]), nl=False)
+        echo(document([as_document(check) for check in checked]), nl=False)
     else:
-        _print(folder.name, found)
-    if unread or any(check.violated for check in found):
+        _print(folder.name, checked)
+    if unread or any(check.violated for check in checked):
         raise Exit(1)
 
 
@@ -80,28 +80,28 @@ def checks(
     from sorl import audit as auditing
 
     declared = auditing.declaration_of(folder)
-    known = batches.steps(folder)
+    stored = batches.steps(folder)
     is_filed = folder.parent.parent.resolve() == runs.resolve()
     near: Iterable[int] = ()
     if not steps and is_filed:
         near = [int(row[0]) for row in current(runs).rows(_NEAR, {"run": folder.name}).rows]
-    wanted = list(steps) or auditing.chosen(known, near, declared.staleness)
+    wanted = list(steps) or auditing.chosen(stored, near, declared.staleness)
     unread = {} if unread is None else unread
-    found = []
+    checked = []
     for check in auditing.audit(folder, wanted, only, unread):
         if check.holds_until is not None and is_filed:
             check = replace(check, changed=_changes(runs, folder.name, check))
-        found.append(check)
+        checked.append(check)
         if progress is not None:
             progress(check)
     if unread:
         _say_unread(unread, wanted)
     if not wanted:
-        found = _without_batches(declared, only)
+        checked = _without_batches(declared, only)
     if not steps:
-        found += auditing.table_checks(folder, only, declared)
-        found += auditing.witness_checks(auditing.witness_tables(folder), only)
-    return found
+        checked += auditing.table_checks(folder, only, declared)
+        checked += auditing.witness_checks(auditing.witness_tables(folder), only)
+    return checked
 
 
 def _without_batches(declared: Declaration, only: Sequence[str]) -> list[Check]:
@@ -110,7 +110,7 @@ def _without_batches(declared: Declaration, only: Sequence[str]) -> list[Check]:
 
     missing = f"needs {declared.lacks('batch')}"
     asked = asked_of_steps(is_own=declared.own_settings is not None)
-    names = [one.name for one in asked if not only or one.name in only]
+    names = [identity.name for identity in asked if not only or identity.name in only]
     return [Check(identity=name, missing=missing) for name in names]
 
 
@@ -121,8 +121,8 @@ def as_document(check: Check) -> dict[str, Any]:
     row = check.as_dict()
     if not check.violated:
         return {name: value for name, value in row.items() if name not in ("means", "change")}
-    one = IDENTITIES[check.identity]
-    return row | {"innocent": one.innocent, "page": one.page}
+    identity = IDENTITIES[check.identity]
+    return row | {"innocent": identity.innocent, "page": identity.page}
 
 
 def _say_unread(unread: Mapping[int, str], wanted: Sequence[int]) -> None:
@@ -157,22 +157,22 @@ class _Progress:
             echo(f"step {check.step}: {check.identity} is violated")
 
 
-def _print(run: str, found: Sequence[Check]) -> None:
+def _print(run: str, checks: Sequence[Check]) -> None:
     from sorl.audit import IDENTITIES
     from sorl.audit.registry import TABLES, WITNESS
 
-    of_rows = {name for name, one in IDENTITIES.items() if one.reads in (TABLES, WITNESS)}
-    steps = sorted({check.step for check in found if check.identity not in of_rows and check.step >= 0})
+    of_rows = {name for name, identity in IDENTITIES.items() if identity.reads in (TABLES, WITNESS)}
+    steps = sorted({check.step for check in checks if check.identity not in of_rows and check.step >= 0})
     stored = f"steps {batches.ranges(steps)} audited, " if steps else ""
     echo(f"{run}: {stored}rows and witnesses of all steps checked")
-    broken = [check for check in found if check.violated]
+    broken = [check for check in checks if check.violated]
     if broken:
         _print_violations(broken)
-    checked = {check.identity for check in found if not check.missing} - {check.identity for check in broken}
+    checked = {check.identity for check in checks if not check.missing} - {check.identity for check in broken}
     held = [name for name in IDENTITIES if name in checked]
     verdict = "" if broken else "No identity is violated. "
     echo(f"\n{verdict}{len(held)} hold{': ' if held else ''}{', '.join(held)}.")
-    _print_missing([check for check in found if check.missing])
+    _print_missing([check for check in checks if check.missing])
 
 
 def _print_violations(broken: Sequence[Check]) -> None:
@@ -186,11 +186,11 @@ def _print_violations(broken: Sequence[Check]) -> None:
         [[c.identity, c.step, c.update, c.logged, c.expected, difference(c)] for c in located.values()],
     )
     for name in dict.fromkeys(check.identity for check in broken):
-        one = IDENTITIES[name]
-        echo(f"{name}: {one.must[0].lower()}{one.must[1:]}. If not: {one.means}.")
-        echo(f"  Innocent if: {one.innocent}")
-        echo(f"  Next: {one.change}")
-        echo(f"  More: {one.page}")
+        identity = IDENTITIES[name]
+        echo(f"{name}: {identity.must[0].lower()}{identity.must[1:]}. If not: {identity.means}.")
+        echo(f"  Innocent if: {identity.innocent}")
+        echo(f"  Next: {identity.change}")
+        echo(f"  More: {identity.page}")
 
 
 def _print_missing(lacking: Sequence[Check]) -> None:
@@ -217,10 +217,10 @@ def difference(check: Check) -> str:
 
     parts = []
     if check.trajectories:
-        shown = ", ".join(map(str, check.trajectories[:4]))
+        first_few = ", ".join(map(str, check.trajectories[:4]))
         more = len(check.trajectories) - 4
         rows = "trajectory" if len(check.trajectories) == 1 else "trajectories"
-        parts.append(f"{rows} {shown}" + (f" and {more} more" if more > 0 else ""))
+        parts.append(f"{rows} {first_few}" + (f" and {more} more" if more > 0 else ""))
     if check.layers:
         parts.append(", ".join(check.layers))
     parts += [check.says] if check.says else []

@@ -41,5 +41,7 @@ def list_baselines(ctx: Context) -> None:
     from sorl.spec.baselines import baseline_names
 
     saved = [load(ctx.obj, name) for name in baseline_names(ctx.obj)]
-    rows = [[one.name, len(one.runs), len(one.bands), one.runs[0].name] for one in saved]
+    rows = [
+        [baseline.name, len(baseline.runs), len(baseline.bands), baseline.runs[0].name] for baseline in saved
+    ]
     print_table(["baseline", "runs", "columns", "first run"], rows)

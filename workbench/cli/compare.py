@@ -130,13 +130,15 @@ def unfair(reader: Reader, frame: "pd.DataFrame") -> list[fairness.Finding]:
             runs.append(fairness.Run(*names, settings, algorithm, row["status"] == "finished"))
         except (ValueError, InputError):
             unread.append(str(row["run_id"]))
-    found = [*fairness.planned(runs), *fairness.recorded(reader, runs)] if runs else []
+    findings = [*fairness.planned(runs), *fairness.recorded(reader, runs)] if runs else []
     if unread:
         more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
         whose = f"{len(unread)} of {len(unread) + len(runs)} runs ({', '.join(unread[:5])}{more})"
         message = f"the settings of {whose} cannot be read, or are of another version of sorl"
-        found.append(fairness.Finding("task", f"{message}: the fairness of their comparison is not checked"))
-    return found
+        findings.append(
+            fairness.Finding("task", f"{message}: the fairness of their comparison is not checked")
+        )
+    return findings
 
 
 def tell(findings: Iterable[fairness.Finding], err: bool = False) -> None:

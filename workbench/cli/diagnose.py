@@ -18,6 +18,7 @@ from sorl.cli.tables import document, echo, note_refused
 from sorl.spec import InputError
 from sorl.spec.names import LADDER
 from sorl.store import batches
+from sorl.store.reader import Reader
 from sorl.store.text import visible
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def diagnose(
     A single run is audited too (`sorl audit`): a violated identity leads, or proves the cause that explains
     it. A cause whose removal saves forks of the run ranks next (--test).
     """
-    from sorl.diagnosis.sentences import opening
-
     if step is not None:
         _rank_turns(ctx.obj, what, step, form)
         return
@@ -75,29 +74,46 @@ def diagnose(
         if tested is None:
             return
         diagnoses = [tested]
+    answers = _show_answers(ctx.obj, diagnoses, failures, form, audit)
+    if _is_alarming(answers, fail_on) or (failures and not answers):
+        raise Exit(1)
+
+
+def _is_alarming(answers: Iterable[_Answer], fail_on: str | None) -> bool:
+    """Whether a finding is as severe as `fail_on`, or worse."""
+    if fail_on is None:
+        return False
+    findings = chain.from_iterable(answer.diagnosis.findings for answer in answers)
+    return any(LEVELS.index(finding.severity) >= LEVELS.index(fail_on) for finding in findings)
+
+
+def _show_answers(
+    runs: Path, diagnoses: Sequence[Diagnosis], failures: Mapping[str, str], form: str, audit: bool | None
+) -> list[_Answer]:
+    """Audit what is to be audited, and print the diagnoses; a terminal gets its first lines before the
+    audit.
+    """
+    from sorl.diagnosis.sentences import opening
+
     is_single = len(diagnoses) == 1 and not failures
     is_audited = is_single if audit is None else audit
     beginning = ""
     if is_single and is_audited and form == "text" and _can_be_audited(diagnoses[0].log):
         beginning = "\n".join(opening(diagnoses[0]))
         echo(beginning)  # the audit takes seconds, and this does not wait for it
-    answers = [_answer(ctx.obj, diagnosis, is_audited, strict=audit is True) for diagnosis in diagnoses]
+    answers = [_answer(runs, diagnosis, is_audited, strict=audit is True) for diagnosis in diagnoses]
     if form == "json":
         echo(document([*map(_as_document, answers), *_failed_documents(failures)]), nl=False)
-    else:
-        paragraphs = [_in_full(answer, form) for answer in answers]
-        paragraphs += [
-            f"{visible(name)} could not be diagnosed: {visible(why)}" for name, why in failures.items()
-        ]
-        whole = "\n\n".join(paragraphs)
-        if beginning and not whole.startswith(f"{beginning}\n"):
-            whole = f"After the audit: {whole}"
-        echo(whole.removeprefix(f"{beginning}\n") if beginning else whole)
-    findings = chain.from_iterable(answer.diagnosis.findings for answer in answers)
-    severities = [finding.severity for finding in findings]
-    is_alarming = fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities)
-    if is_alarming or (failures and not answers):
-        raise Exit(1)
+        return answers
+    paragraphs = [_in_full(answer, form) for answer in answers]
+    paragraphs += [
+        f"{visible(name)} could not be diagnosed: {visible(why)}" for name, why in failures.items()
+    ]
+    text = "\n\n".join(paragraphs)
+    if beginning and not text.startswith(f"{beginning}\n"):
+        text = f"After the audit: {text}"
+    echo(text.removeprefix(f"{beginning}\n") if beginning else text)
+    return answers
 
 
 def _rank_turns(runs: Path, what: str | None, step: int, form: str) -> None:
@@ -115,12 +131,12 @@ def _rank_turns(runs: Path, what: str | None, step: int, form: str) -> None:
         echo(report.ranking(folder.name, step, culprits, TOP))
 
 
-def _diagnoses(found: Iterable[Log], failures: dict[str, str]) -> Iterator[Diagnosis]:
-    """Yield the diagnosis of each log; one that raises costs itself, and its reason is kept."""
+def _diagnoses(logs_to_read: Iterable[Log], failures: dict[str, str]) -> Iterator[Diagnosis]:
+    """Yield the diagnosis of each log; of one that raises the reason is put into `failures`."""
     from sorl.diagnosis.diagnose import diagnose as diagnose_log
     from sorl.diagnosis.diagnose import noting
 
-    for log in found:
+    for log in logs_to_read:
         diagnosis = None
         with noting(failures, log.name, InputError):
             diagnosis = diagnose_log(log)
@@ -130,7 +146,7 @@ def _diagnoses(found: Iterable[Log], failures: dict[str, str]) -> Iterator[Diagn
 
 def _tested(runs: Path, diagnoses: Sequence[Diagnosis], draws: int, *, yes: bool) -> Diagnosis | None:
     """Return the diagnosis of a run after forks without its causes; None where none were trained."""
-    from sorl.cli.fork import arms_file, intervene
+    from sorl.cli.interventions import arms_file, intervene
     from sorl.diagnosis.diagnose import diagnose as diagnose_log
     from sorl.diagnosis.log import of_run
 
@@ -182,10 +198,12 @@ def _as_document(answer: _Answer) -> dict[str, Any]:
     """Return a diagnosis as JSON has it, with the checks of its audit if there was one."""
     from sorl.diagnosis import report
 
-    found = report.as_dict(answer.diagnosis)
+    fields = report.as_dict(answer.diagnosis)
     if answer.unaudited:
-        found["failed"] = {**found["failed"], "audit": answer.unaudited}
-    return found if answer.checks is None else found | {"audit": list(map(as_document, answer.checks))}
+        fields["failed"] = {**fields["failed"], "audit": answer.unaudited}
+    if answer.checks is not None:
+        fields["audit"] = list(map(as_document, answer.checks))
+    return fields
 
 
 def _in_full(answer: _Answer, form: str) -> str:
@@ -215,47 +233,40 @@ def audited(runs: Path, log: Log, strict: bool) -> list[Check] | None:
     return checks(runs, log.folder)
 
 
-def in_words(said: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
+def in_words(diagnosis: Diagnosis, checks: Sequence[Check] | None) -> list[str]:
     """Say what the audit of a run's stored steps found, and what would tell the cause where nothing has named
     one.
     """
-    tell = []
-    if (
-        not said.findings
-        and said.log.onset is not None
-        and said.log.folder
-        and (said.log.folder / LADDER).is_dir()
-    ):
-        tell = [
-            f"What would tell: sorl fork {visible(said.log.name)} (which change saves it, from before its"
-            " fall)."
-        ]
-    if checks is None:
-        return tell
+    sentences = [] if checks is None else [_audit_sentence(checks)]
+    log = diagnosis.log
+    is_unexplained = not diagnosis.findings and log.onset is not None
+    if is_unexplained and log.folder and (log.folder / LADDER).is_dir():
+        sentences.append(
+            f"What would tell: sorl fork {visible(log.name)} (which change saves it, from before its fall)."
+        )
+    return sentences
+
+
+def _audit_sentence(checks: Sequence[Check]) -> str:
+    """Say whether the record of a run contradicts itself."""
     from sorl.audit import IDENTITIES
     from sorl.audit.registry import RECORDED, STEP
 
     recomputed = {check.step for check in checks if IDENTITIES[check.identity].reads in (STEP, RECORDED)}
     steps = batches.ranges(sorted(recomputed - {-1}))
     subject = f"steps {steps}" if steps else "the rows and witnesses"
-    broken = [check for check in checks if check.violated]
-    if not broken:
-        known = {check.identity for check in checks if not check.missing}
-        unknown = {check.identity for check in checks} - known
-        lacking = [name for name in IDENTITIES if name in unknown]
-        unchecked = f"; not checked: {', '.join(lacking)}" if lacking else ""
-        return [
-            (
-                f"Audit of {subject}: all {len(known)} identities that could be checked hold{unchecked}"
-                " (`sorl audit` lists them)."
-            ),
-            *tell,
-        ]
-    names = ", ".join(dict.fromkeys(check.identity for check in broken))
-    return [
-        f"Audit of {subject}: the record contradicts itself ({names}); `sorl audit` shows where.",
-        *tell,
-    ]
+    broken = dict.fromkeys(check.identity for check in checks if check.violated)
+    if broken:
+        names = ", ".join(broken)
+        return f"Audit of {subject}: the record contradicts itself ({names}); `sorl audit` shows where."
+    checked = {check.identity for check in checks if not check.missing}
+    unchecked = {check.identity for check in checks} - checked
+    listed = ", ".join(name for name in IDENTITIES if name in unchecked)
+    except_for = f"; not checked: {listed}" if listed else ""
+    return (
+        f"Audit of {subject}: all {len(checked)} identities that could be checked hold{except_for}"
+        " (`sorl audit` lists them)."
+    )
 
 
 def logs(
@@ -267,7 +278,6 @@ def logs(
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, one run, or all
     that fell. Of a run that raises the reason is put into `failures`.
     """
-    from sorl.analysis.runs import runs as runs_in
     from sorl.diagnosis.diagnose import noting
     from sorl.diagnosis.log import of_run
     from sorl.importing.mapping import NameMap
@@ -278,27 +288,33 @@ def logs(
         return
     if mapping:
         raise InputError("--map names the metrics of a log of another trainer: give its file or folder too")
-    path = Path(what or "")
-    if what is not None and path.is_dir():
-        what = _name_of(path.resolve(), runs.resolve())
+    if what is not None and Path(what).is_dir():
+        what = _name_of(Path(what).resolve(), runs.resolve())
     reader = current(runs)
+    for run_id in _named_runs(reader, what):
+        with reader.together():  # the queries of one diagnosis
+            log = None
+            with noting(failures, run_id, InputError):
+                log = of_run(reader, run_id, runs)
+            if log is not None:
+                yield log
+
+
+def _named_runs(reader: Reader, what: str | None) -> list[str]:
+    """Return the runs of an experiment, the one run, or (None) all that fell."""
+    from sorl.analysis.runs import runs as runs_in
+
     if what is None:
-        named = [row[0] for row in reader.rows(_FELL).rows]
-        if not named:
+        fallen = [str(row[0]) for row in reader.rows(_FELL).rows]
+        if not fallen:
             raise InputError(
                 "no run has fallen; name a run, an experiment or a log (`sorl ls` lists the runs)"
             )
-    elif (name := experiment_of(what)) in experiments(reader):
-        named = list(runs_in(reader, name)["run_id"])
-    else:
-        named = [find(reader, what)]
-    for run_id in named:
-        with reader.together():  # the queries of one diagnosis
-            log = None
-            with noting(failures, str(run_id), InputError):
-                log = of_run(reader, str(run_id), runs)
-            if log is not None:
-                yield log
+        return fallen
+    experiment = experiment_of(what)
+    if experiment in experiments(reader):
+        return [str(run_id) for run_id in runs_in(reader, experiment)["run_id"]]
+    return [find(reader, what)]
 
 
 def _is_foreign(what: str) -> bool:
@@ -337,10 +353,10 @@ def _logs_of_others(what: str, mapping: NameMap) -> Iterator[Log]:
 def _name_of(folder: Path, runs: Path) -> str:
     if runs in (folder.parent, folder.parent.parent):
         return folder.name
-    kept = any((child / "segments").is_dir() for child in folder.iterdir())
-    if not kept and not (folder / "segments").is_dir():
+    is_experiment = any((child / "segments").is_dir() for child in folder.iterdir())
+    if not is_experiment and not (folder / "segments").is_dir():
         raise InputError(f"'{folder}' holds no run; a run's folder has segments/ in it")
-    home = folder.parent if kept else folder.parent.parent
+    home = folder.parent if is_experiment else folder.parent.parent
     raise InputError(
         f"'{folder}' lies in another runs folder; type: sorl --runs {home} diagnose {folder.name}"
     )

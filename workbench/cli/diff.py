@@ -53,12 +53,12 @@ def diff(
         raise InputError(
             f"'{bad}' is {len(judged)} runs, and the last name is the one that did not work: name one"
         )
-    found = compare(normal, _audited(ctx.obj, judged[0]) if audit else judged[0])
+    difference = compare(normal, _audited(ctx.obj, judged[0]) if audit else judged[0])
     if form == "json":
-        echo(document(report.as_dict(found)), nl=False)
+        echo(document(report.as_dict(difference)), nl=False)
         return
-    echo("\n".join(report.sentences(found)))
-    for table in report.tables(found):
+    echo("\n".join(report.sentences(difference)))
+    for table in report.tables(difference):
         echo(f"\n{table.title}\n")
         print_table(table.head, table.rows[:SHOWN])
         if len(table.rows) > SHOWN:
@@ -84,13 +84,13 @@ def _diagnosed(runs: Path, what: str, version: str, name_map: Sequence[str] | No
     from sorl.difference.baseline import with_version
 
     failures: dict[str, str] = {}
-    found = [diagnose(with_version(log, version)) for log in logs(runs, what, failures, name_map)]
-    if not found:
+    diagnoses = [diagnose(with_version(log, version)) for log in logs(runs, what, failures, name_map)]
+    if not diagnoses:
         why = "; ".join(failures.values()) or "it holds no run"
         raise InputError(f"'{what}' cannot be compared: {why}")
     for name, why in failures.items():
         note(f"{visible(name)} is left out, because it cannot be read: {visible(why)}")
-    return found
+    return diagnoses
 
 
 def _audited(runs: Path, diagnosis: Diagnosis) -> Diagnosis:

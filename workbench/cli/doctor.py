@@ -5,7 +5,7 @@ it.
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,48 +46,45 @@ def doctor(ctx: Context) -> None:
     """
     failed = False
     for checks in (packages(), machine(), folder(ctx.obj), database(ctx.obj)):
-        for state, found, *command in checks:
+        for state, finding, *command in checks:
             failed |= state == "fail"
-            echo("\n      -> ".join([f"{state:<5} {found}", *command]))
+            echo("\n      -> ".join([f"{state:<5} {finding}", *command]))
     if failed:
         raise Exit(1)
 
 
 def packages() -> Checks:
     """Check Python and the packages that training and the app need."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in ("sorl", *_NEEDED, *_OPTIONAL):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-        if name in _NEEDED and name not in found:
+            versions[name] = version(name)
+        if name in _NEEDED and name not in versions:
             yield "fail", f"{name} is missing", f"pip install {name}"
-    yield (
-        "ok",
-        f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}",
-    )
-    yield "ok", ", ".join(f"{name} {found[name]}" for name in _NEEDED if name in found)
-    yield (
-        "ok",
-        f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}",
-    )
+    ours = versions.get("sorl", "not installed, run from a checkout")
+    yield "ok", f"python {platform.python_version()}, sorl {ours}"
+    yield "ok", _with_versions(_NEEDED, versions)
+    yield "ok", f"optional: {_with_versions(_OPTIONAL, versions) or 'none'}"
     for extra, what, names in (
         ("app", "the web app", ("streamlit", "plotly")),
         ("train", "training", ("torch", "transformers", "scipy")),
     ):
-        if not {*names} <= set(found):
+        if not {*names} <= set(versions):
             yield "warn", f"{what} is not installed", f"pip install 'sorl[{extra}]'"
+
+
+def _with_versions(names: Iterable[str], versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
 
 
 def machine() -> Checks:
     """Check the cores that this process may use; report the thread count and the device of torch."""
-    n = cores()
+    count = cores()
     load = os.getloadavg()[0]
-    yield (
-        "ok",
-        f"{n} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}",
-    )
-    if load > 1.5 * n:
-        yield "warn", f"load {load:.1f} on {n} cores: runs will be slow", "sorl run FILE.toml --workers 1"
+    threads = os.environ.get("OMP_NUM_THREADS", "not set (each run sets its own)")
+    yield "ok", f"{count} cores, OMP_NUM_THREADS {threads}"
+    if load > 1.5 * count:
+        yield "warn", f"load {load:.1f} on {count} cores: runs will be slow", "sorl run FILE.toml --workers 1"
     try:
         import torch
     except ImportError:

@@ -1,5 +1,6 @@
 """`sorl eval`: evaluate a run's policy on a benchmark or a file of questions."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from typer import Context, Option
@@ -62,54 +63,95 @@ def eval(
 
     The result is printed and written to table `evaluation`.
     """
-    run_id = find(current(ctx.obj), run)
-    folder = folder_of(ctx.obj, run_id)
-    refuse_outside(ctx.obj, folder)
+    request = _Request(
+        data=data,
+        split=split,
+        limit=limit,
+        corpus=corpus,
+        server=retriever,
+        is_searching=search,
+        top_k=topk,
+        max_turns=max_turns,
+        max_turn_tokens=max_turn_tokens,
+        step=step,
+        is_greedy=greedy,
+        batch=batch,
+    )
+    _evaluate(ctx.obj, run, request)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Which questions are asked, with which retriever, and how they are answered."""
+
+    data: str  # a benchmark or a file of questions
+    split: str | None
+    limit: int | None
+    corpus: Path | None  # passages for BM25
+    server: str | None  # address of a retrieval server
+    is_searching: bool
+    top_k: int  # passages a search
+    max_turns: int | None  # None: as trained
+    max_turn_tokens: int | None
+    step: int | None  # of the checkpoint; None: the newest
+    is_greedy: bool
+    batch: int  # episodes
+
+
+def _evaluate(runs: Path, run: str, request: _Request) -> None:
+    """Ask a run's policy the questions, write the result and print it."""
+    run_id = find(current(runs), run)
+    folder = folder_of(runs, run_id)
+    refuse_outside(runs, folder)
     from sorl.agent.worlds.dataset import Dataset, load
     from sorl.learn.checkpoint import checkpoint_of
     from sorl.learn.evaluate import examine
     from sorl.learn.warmstart import ensure, tokenizer_of
 
     settings = settings_of(folder)
-    checkpoint = checkpoint_of(folder / "checkpoints", step)
-    questions = load(data, split, limit)
+    checkpoint = checkpoint_of(folder / "checkpoints", request.step)
+    questions = load(request.data, request.split, request.limit)
     if questions.left_out:
-        note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")
-    trained = settings.world
-    world = WorldSettings(
-        kind="dataset",
-        data="-",
-        retriever=_retriever(trained, corpus, retriever, search),
-        top_k=topk if search else 0,
-        max_turns=max_turns or trained.max_turns,
-        max_turn_tokens=max_turn_tokens or trained.max_turn_tokens,
-    )
-    tokenizer = tokenizer_of(ensure(settings, ctx.obj / ".cache"))  # a checkpoint holds weights only
-    name = questions.name if search else f"{questions.name}-no-search"
+        note(f"{questions.left_out} rows of {request.data} have no gold answer and are skipped")
+    world = _world(settings.world, request)
+    tokenizer = tokenizer_of(ensure(settings, runs / ".cache"))  # a checkpoint holds weights only
+    name = questions.name if request.is_searching else f"{questions.name}-no-search"
     row = {"step": int(checkpoint.name), "data": name} | examine(
         settings,
         checkpoint / "policy",
         tokenizer,
         Dataset(world, items=questions.items),
-        greedy=greedy,
-        batch=batch,
+        greedy=request.is_greedy,
+        batch=request.batch,
         say=lambda done, of: note(f"{done:,} of {of:,} questions"),
     )
     append(folder, run_id, "evaluation", row)
-    current(ctx.obj)
+    current(runs)
     print_table(list(row), [list(row.values())])
 
 
-def _retriever(
-    trained: WorldSettings, corpus: Path | None, url: str | None, search: bool
-) -> RetrieverSettings:
-    if corpus is not None and url is not None:
+def _world(trained: WorldSettings, request: _Request) -> WorldSettings:
+    """Return the world that asks the questions; what the request leaves open is as it was trained."""
+    return WorldSettings(
+        kind="dataset",
+        data="-",
+        retriever=_retriever(trained, request),
+        top_k=request.top_k if request.is_searching else 0,
+        max_turns=request.max_turns or trained.max_turns,
+        max_turn_tokens=request.max_turn_tokens or trained.max_turn_tokens,
+    )
+
+
+def _retriever(trained: WorldSettings, request: _Request) -> RetrieverSettings:
+    """Return the retriever that is asked for, or that of the training where it knows other passages."""
+    corpus = request.corpus
+    if corpus is not None and request.server is not None:
         raise InputError("--corpus and --retriever both name a retriever; give one of them")
-    if url is not None:
-        return RetrieverSettings(kind="http", url=url)
+    if request.server is not None:
+        return RetrieverSettings(kind="http", url=request.server)
     if corpus is None and trained.retriever.kind != "memory":
         return trained.retriever
-    if corpus is None and search:
+    if corpus is None and request.is_searching:
         why = f'this run searched its own world ("{trained.kind}"), which has no passages for other questions'
         raise InputError(f"{why}; name some: --corpus FILE.jsonl or --retriever URL, or add --no-search")
     return RetrieverSettings(kind="bm25", corpus=str(corpus or "-"))  # "-" is never read: nothing is searched

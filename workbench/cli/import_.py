@@ -12,8 +12,9 @@ import time
 from contextlib import suppress
 from dataclasses import fields
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from typer import Argument, Context, Option
@@ -31,7 +32,7 @@ from sorl.spec.names import FolderName, folder_to_write
 from sorl.store.segments import now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sorl.collapse.events import Rule
     from sorl.importing.dumps.rows import Dump
@@ -132,6 +133,20 @@ def _import_dumps(dumps: list[Dump], experiment: Path, tokenizer: Path | None, *
         )
 
 
+class _OnDisk(NamedTuple):
+    """A run as it was written, and the last of its steps that lies on the disk; -1: none."""
+
+    run: Imported
+    last_step: int
+
+
+class _Steps(NamedTuple):
+    """The steps after one, up to and with the last."""
+
+    after: int
+    last: int
+
+
 class Importer:
     """The runs of a source, and what of each is on the disk; while `live`, its last step waits for the next
     one.
@@ -151,8 +166,7 @@ class Importer:
         self._mapping = mapping
         self.experiment = experiment
         self._live = live
-        # by run_id: the run and its last step on the disk
-        self._written: dict[str, tuple[Imported, int]] = {}
+        self._written: dict[str, _OnDisk] = {}  # by run_id
         self._locks: dict[str, IO[str]] = {}
 
     def follow(self) -> None:
@@ -171,40 +185,42 @@ class Importer:
 
     def look(self, *, say: bool) -> None:
         """Import what is new or has changed. Raises InputError where no source can be read."""
-        from rich.console import Console
-        from rich.progress import track
-
-        from sorl.diagnosis.standing import counted
         from sorl.importing.logs import sources
         from sorl.importing.mapping import NameMap
 
         refused = list[str]()
-        found = sources(self.source, refused, self._mapping or NameMap())
+        logs = sources(self.source, refused, self._mapping or NameMap())
         record = record_of(self.experiment)
-        marks = {one: one.fingerprint() for one in found}
-        fresh = [one for one in found if not self._is_unchanged(record.get(_key_of(one)), marks[one])]
-        quiet = not say or len(fresh) == 1 or not sys.stderr.isatty()
-        written = 0
-        for one in track(fresh, "importing", console=Console(stderr=True), disable=quiet, transient=True):
+        fingerprints = {log: log.fingerprint() for log in logs}
+        changed = [log for log in logs if not self._is_unchanged(record.get(_key_of(log)), fingerprints[log])]
+        is_only_log = len(logs) == 1
+        count = 0
+        for log in _with_progress_bar(changed, is_shown=say):
             try:
-                runs = self._import(one, refused, say=say and len(found) == 1)
+                run_ids = self._import(log, refused, say=say and is_only_log)
             except InputError as error:
-                if len(found) == 1:
+                if is_only_log:
                     raise
                 refused.append(str(error))
                 continue
-            record[_key_of(one)] = {"fingerprint": marks[one], "runs": runs}
-            written += len(runs)
-        if written:
+            record[_key_of(log)] = {"fingerprint": fingerprints[log], "runs": run_ids}
+            count += len(run_ids)
+        if count:
             write(self.experiment / RECORD, json.dumps(record, indent=1))
         if say:
             note_refused(refused)
-        if fresh and not written and len(fresh) == len(found):
+        if changed and not count and len(changed) == len(logs):
             raise InputError(f"'{self.source}' holds no log that can be read")
         if say:
-            same = len(found) - len(fresh)
-            unchanged = f"; {counted(same, 'source')} unchanged since the last import" if same else ""
-            echo(f"{counted(written, 'run')} imported as experiment {self.experiment.name}{unchanged}")
+            self._show_counts(count, len(logs) - len(changed))
+
+    def _show_counts(self, imported_runs: int, unchanged_sources: int) -> None:
+        from sorl.diagnosis.standing import counted
+
+        unchanged = ""
+        if unchanged_sources:
+            unchanged = f"; {counted(unchanged_sources, 'source')} unchanged since the last import"
+        echo(f"{counted(imported_runs, 'run')} imported as experiment {self.experiment.name}{unchanged}")
 
     def _is_unchanged(self, entry: Any, mark: str) -> bool:
         if not isinstance(entry, dict) or entry.get("fingerprint") != mark or not entry.get("runs"):
@@ -229,9 +245,9 @@ class Importer:
         self._live = False
         with suppress(InputError, OSError):
             self.look(say=False)
-        for run_id, (run, _) in [*self._written.items()]:
-            self._write(run_id, run)
-            for sentence in (*run.reading.warnings, *run.reading.notes):
+        for run_id, on_disk in [*self._written.items()]:
+            self._write(run_id, on_disk.run)
+            for sentence in (*on_disk.run.reading.warnings, *on_disk.run.reading.notes):
                 note(f"{run_id}: {sentence}")
         if not self._written:
             note("nothing was imported")
@@ -240,44 +256,50 @@ class Importer:
 
     def _write(self, run_id: str, run: Imported) -> None:
         """Bring the run's folder up to the run: steps are appended where it has only grown."""
+        folder = self.experiment / run_id
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._live:
+            self._lock(run_id, folder)
+        before = self._written.get(run_id, _OnDisk(run, -1))
+        if int(before.run.steps[0]) < int(run.steps[0]):  # the log was rotated: its first part is elsewhere
+            run = run.behind(before.run)
+        last_step = int(run.steps[-1]) - self._live
+        is_on_disk = before.last_step >= 0 and (folder / "segments").is_dir()
+        # what Ctrl-C cuts off here is written again, all of it, at the end
+        self._written[run_id] = _OnDisk(run, -1)
+        new_folder = folder / ".importing"
+        shutil.rmtree(new_folder, ignore_errors=True)
+        if is_on_disk and _grew(before.run, run, before.last_step):
+            self._append(folder, run_id, run, _Steps(before.last_step, last_step))
+        else:
+            self._append(new_folder, run_id, run, _Steps(-1, last_step))
+            _put_in_place(new_folder, folder)
+        self._written[run_id] = _OnDisk(run, last_step)
+
+    def _lock(self, run_id: str, folder: Path) -> None:
+        """Hold the lock of a run's folder as its trainer would: as long the store says `running`."""
+        if run_id in self._locks:
+            return
+        lock = lock_file(folder / "lock")
+        if lock is None:
+            raise InputError(f"another process follows '{run_id}'")
+        self._locks[run_id] = lock
+
+    def _append(self, folder: Path, run_id: str, run: Imported, steps: _Steps) -> None:
+        """Append these steps of a run, their events, and its row to the segments in a folder."""
         from sorl.collapse.events import Event
         from sorl.importing.logs import events
         from sorl.recording.segments import append
 
-        folder = self.experiment / run_id
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._live and run_id not in self._locks:  # as its trainer would: as long the store says `running`
-            if (lock := lock_file(folder / "lock")) is None:
-                raise InputError(f"another process follows '{run_id}'")
-            self._locks[run_id] = lock
-        before, until = self._written.get(run_id, (run, -1))
-        if int(before.steps[0]) < int(run.steps[0]):  # the log was rotated: its first part is elsewhere
-            run = run.behind(before)
-        last = int(run.steps[-1]) - self._live
-        grown = until >= 0 and (folder / "segments").is_dir() and _grew(before, run, until)
-        home, since = (folder, until) if grown else (folder / ".importing", -1)
-        self._written[run_id] = (run, -1)  # what Ctrl-C cuts off here is written again, all of it, at the end
-        shutil.rmtree(folder / ".importing", ignore_errors=True)
-        for table, columns in run.tables.items():
-            first, end = (int(columns["step"].searchsorted(step, "right")) for step in (since, last))
-            for at in range(first, end, _SLICE):
-                part = {name: values[at : min(at + _SLICE, end)] for name, values in columns.items()}
-                own = {name: part.pop(name) for name in run.kept if table == "step"}
-                append(home, run_id, table, part, own)
-        verdict, found = events(run, self._band_rules)
-        if found := [event for event in found if since < event.step <= last]:
-            columns = {field.name: [getattr(event, field.name) for event in found] for field in fields(Event)}
-            append(home, run_id, "event", columns)
-        append(home, run_id, "run", self._row(run, verdict))
-        if not grown:  # the new folder takes the place of the old; the store looks past names with a dot
-            old = folder / ".replaced"
-            shutil.rmtree(old, ignore_errors=True)
-            if (folder / "segments").exists():
-                (folder / "segments").rename(old)
-            (home / "segments").rename(folder / "segments")
-            shutil.rmtree(old, ignore_errors=True)
-            home.rmdir()
-        self._written[run_id] = (run, last)
+        for table in run.tables:
+            _append_rows(folder, run_id, run, table, steps)
+        verdict, all_events = events(run, self._band_rules)
+        new_events = [event for event in all_events if steps.after < event.step <= steps.last]
+        if new_events:
+            names = [field.name for field in fields(Event)]
+            columns = {name: list(map(attrgetter(name), new_events)) for name in names}
+            append(folder, run_id, "event", columns)
+        append(folder, run_id, "run", self._row(run, verdict))
 
     def _row(self, run: Imported, verdict: dict[str, Any]) -> dict[str, Any]:
         """Return the row of table `run`; runs whose names differ by a seed alone are replicates."""
@@ -297,6 +319,42 @@ class Importer:
             "started_at": None,
             "ended_at": None if self._live else now(),
         }
+
+
+def _append_rows(folder: Path, run_id: str, run: Imported, table: str, steps: _Steps) -> None:
+    """Append the rows of these steps to a table, in slices."""
+    from sorl.recording.segments import append
+
+    columns = run.tables[table]
+    first = int(columns["step"].searchsorted(steps.after, "right"))
+    end = int(columns["step"].searchsorted(steps.last, "right"))
+    own_names = run.kept if table == "step" else {}
+    for start in range(first, end, _SLICE):
+        rows = slice(start, min(start + _SLICE, end))
+        ours = {name: values[rows] for name, values in columns.items() if name not in own_names}
+        theirs = {name: columns[name][rows] for name in own_names}
+        append(folder, run_id, table, ours, theirs)
+
+
+def _put_in_place(new_folder: Path, folder: Path) -> None:
+    """Have new segments take the place of the old ones; the store looks past names with a dot."""
+    segments = folder / "segments"
+    replaced = folder / ".replaced"
+    shutil.rmtree(replaced, ignore_errors=True)
+    if segments.exists():
+        segments.rename(replaced)
+    (new_folder / "segments").rename(segments)
+    shutil.rmtree(replaced, ignore_errors=True)
+    new_folder.rmdir()
+
+
+def _with_progress_bar(logs: list[Source], *, is_shown: bool) -> Iterable[Source]:
+    """Yield the logs, with a bar on a terminal where there are several."""
+    from rich.console import Console
+    from rich.progress import track
+
+    is_quiet = not is_shown or len(logs) == 1 or not sys.stderr.isatty()
+    return track(logs, "importing", console=Console(stderr=True), disable=is_quiet, transient=True)
 
 
 def _key_of(source: Source) -> str:
@@ -330,16 +388,16 @@ def report(run_id: str, run: Imported, source: Source) -> None:
     if run.read:
         print_table(["read as", "metric"], [[place, metric] for place, metric in sorted(run.read.items())])
     settings = [f"{key} = {value}" for key, value in run.settings.items()] or ["none found"]
-    said = {
+    lists = {
         "kept as columns of table step": list(run.kept),
         "left out, as there are too many": run.left,
         "settings": settings,
     }
     echo()
-    for what, words in said.items():
+    for title, words in lists.items():
         if words:
             more = f" and {len(words) - 12} more" if len(words) > 12 else ""
-            echo(f"{what}: {', '.join(words[:12])}{more}")
+            echo(f"{title}: {', '.join(words[:12])}{more}")
     for line in run.reading.warnings:
         echo(f"warning: {line}")
     if run.reading.reward_metric and "step.success" not in run.read:
@@ -357,11 +415,15 @@ def _grew(before: Imported, run: Imported, until: int) -> bool:
         if not old.keys() <= columns.keys():
             return False
         for name, values in columns.items():
-            own = values[columns["step"] <= until]
-            past = old[name][old["step"] <= until] if name in old else np.ma.masked_all(len(own))
-            same_nulls = np.array_equal(np.ma.getmaskarray(past), np.ma.getmaskarray(own))
-            if not same_nulls or not np.array_equal(
-                np.ma.filled(past, 0), np.ma.filled(own, 0), equal_nan=True
-            ):
+            now = values[columns["step"] <= until]
+            then = old[name][old["step"] <= until] if name in old else np.ma.masked_all(len(now))
+            if not _are_equal(then, now):
                 return False
     return True
+
+
+def _are_equal(left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether two columns have the same values, NULLs and NaNs among them."""
+    if not np.array_equal(np.ma.getmaskarray(left), np.ma.getmaskarray(right)):
+        return False
+    return np.array_equal(np.ma.filled(left, 0), np.ma.filled(right, 0), equal_nan=True)

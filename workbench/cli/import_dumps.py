@@ -48,7 +48,7 @@ class DumpImporter:
 
     def look(self, *, is_live: bool = False) -> int:
         """Record what is new in every dump; returns how many steps that were."""
-        found = 0
+        new_steps = 0
         for run in self.runs:
             before = run.steps
             for step in run.dump.steps(run.recorder.last_step, is_live=is_live):
@@ -57,8 +57,8 @@ class DumpImporter:
                 self._say_progress(run, step.number)
             if run.steps > before:
                 run.recorder.flush(is_live=is_live)
-            found += run.steps - before
-        return found
+            new_steps += run.steps - before
+        return new_steps
 
     def follow(self) -> None:
         """Look again and again, until Ctrl-C."""
@@ -67,8 +67,8 @@ class DumpImporter:
         with suppress(KeyboardInterrupt):
             while True:
                 began = time.monotonic()
-                if found := self.look(is_live=True):
-                    note(f"{counted(found, 'step')} recorded")
+                if new_steps := self.look(is_live=True):
+                    note(f"{counted(new_steps, 'step')} recorded")
                 time.sleep(max(LOOK_SECONDS, LOOK_SHARE * (time.monotonic() - began)))
 
     def close(self) -> list[Dump]:

@@ -1,5 +1,7 @@
 """`sorl ls`: experiments and runs."""
 
+from collections.abc import Sequence
+
 from typer import Argument, Context, Option
 
 from sorl.cli.shared import current, experiments
@@ -35,17 +37,24 @@ def ls(
     """List the experiments with their runs, or one experiment with `sorl ls EXPERIMENT`."""
     reader = current(ctx.obj)
     experiments(reader, experiment)
-    found = reader.rows(_EXPERIMENTS, {"all": everything, "collapsed": list(COLLAPSED)})
-    if not found.rows:
+    listed = reader.rows(_EXPERIMENTS, {"all": everything, "collapsed": list(COLLAPSED)})
+    if not listed.rows:
         note(f"no runs in '{ctx.obj}' yet: `sorl run FILE.toml` trains a grid")
-    for name, question, *counts in found.rows:
-        if experiment in (None, name):
-            words = [f"{n} {word}" for n, word in zip(counts, found.columns[2:], strict=True)]
-            shown = [word for word, n in zip(words, counts, strict=True) if n or word in words[:2]]
-            echo(f"{name}: {', '.join(shown)}" + (f"\n{shortened(question)}" if question else ""))
-            answer = reader.rows(_RUNS, {"experiment": name, "all": everything})
-            print_table(answer.columns, answer.rows)
-            for run_id in (row[0] for row in answer.rows if row[3] == "running"):
-                if doing := doing_of(ctx.obj, name, run_id):
-                    echo(f"{run_id}: {doing}")
-            echo()
+    for name, question, *counts in listed.rows:
+        if experiment not in (None, name):
+            continue
+        echo(f"{name}: {_counts_in_words(counts, listed.columns[2:])}")
+        if question:
+            echo(shortened(question))
+        runs = reader.rows(_RUNS, {"experiment": name, "all": everything})
+        print_table(runs.columns, runs.rows)
+        for run_id in (row[0] for row in runs.rows if row[3] == "running"):
+            if doing := doing_of(ctx.obj, name, run_id):
+                echo(f"{run_id}: {doing}")
+        echo()
+
+
+def _counts_in_words(counts: Sequence[int], names: Sequence[str]) -> str:
+    """`18 runs, 18 finished, 3 collapsed`; after the first two, counts of 0 are left out."""
+    words = [f"{count} {name}" for count, name in zip(counts, names, strict=True)]
+    return ", ".join(word for place, word in enumerate(words) if place < 2 or counts[place])

@@ -53,11 +53,10 @@ def trim(
         needed |= trimming.tokens_of_texts(_lines_of(text), tokenizer)
     note(f"loading {source}")
     model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
-    kept = trimming.trim(model, tokenizer, needed, target)
-    echo(
-        f"kept {kept.tokens:,} of {kept.tokens_before:,} tokens and"
-        f" {kept.parameters / 1e6:.1f} of {kept.parameters_before / 1e6:.1f} million parameters: {target}"
-    )
+    trimmed = trimming.trim(model, tokenizer, needed, target)
+    millions = f"{trimmed.parameters / 1e6:.1f} of {trimmed.parameters_before / 1e6:.1f} million"
+    tokens = f"{trimmed.tokens:,} of {trimmed.tokens_before:,} tokens"
+    echo(f"kept {tokens} and {millions} parameters: {target}")
 
 
 def _worlds_of(ctx: typer.Context, grid: Path) -> list[tuple[Any, str]]:

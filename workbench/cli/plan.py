@@ -308,17 +308,19 @@ def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[flo
     from sorl.analysis.survival import observed, survival_at
 
     collapsed = []
-    seen = 0
+    recorded_runs = 0
     rows: Any = every_run(Reader(runs)) if (runs / "sorl.duckdb").is_file() else []
     settings = [replicate(config) for config in rows["config"]] if len(rows) else []
     for arm, wanted in arms.items() if settings else ():
         same = replicate(wanted.model_dump_json())
         mine = observed(rows[[s == same for s in settings]])
-        seen += len(mine)
+        recorded_runs += len(mine)
         if len(mine) and (events := int(mine["event"].sum())):
             share = 1 - survival_at(mine, wanted.iterations)
             # not 1, though all collapsed
             share = share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1)
             collapsed.append((share, f"{arm}: {events} of {len(mine)} recorded runs"))
-    none = (ASSUMED, f"assumed: none of {seen} recorded runs did" if seen else "assumed: none is recorded")
-    return max(collapsed, key=lambda found: found[0], default=none)
+    assumption = "assumed: none is recorded"
+    if recorded_runs:
+        assumption = f"assumed: none of {recorded_runs} recorded runs did"
+    return max(collapsed, key=lambda collapses: collapses[0], default=(ASSUMED, assumption))

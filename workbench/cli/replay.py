@@ -11,7 +11,7 @@ from sorl.algorithms import CORE, resolve
 from sorl.cli.shared import OUTPUT, number, one_of, run_folder, toml_of
 from sorl.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
 from sorl.grid.cell import algorithm_label, expand, merge
-from sorl.grid.config import option
+from sorl.grid.grid_file import option
 from sorl.objective import Algorithm
 from sorl.recording.segments import TYPES
 from sorl.replay import tables
@@ -116,41 +116,32 @@ def replay(
     Each algorithm recomputes its own advantages. A value that the batch does not determine is NULL, with the
     reason.
     """
-    corrections = corrections or table in CORRECTION_TABLES
+    is_about_corrections = corrections or table in CORRECTION_TABLES
     written = Form(table, form, output)
-    _refuse_form(written, CORRECTION_TABLES if corrections else TABLES)
+    _refuse_form(written, CORRECTION_TABLES if is_about_corrections else TABLES)
     folder = run_folder(ctx.obj, run)
-    if step is None and (known := batches.steps(folder)):
-        raise InputError(
-            f"name a stored step of run '{folder.name}' with --step; stored are {batches.ranges(known)}"
-        )
-    # without a stored batch, says how to store them
-    stored = batches.read(folder, step or 0, weights=gradients)
+    stored = _stored_batch(folder, step, weights=gradients)
     import torch
 
     torch.set_num_threads(threads)
     algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
-    question = _Question(
-        folder.name, stored, algorithms, update or [], torch.float64 if double else torch.float32
-    )
-    if corrections:
+    dtype = torch.float64 if double else torch.float32
+    question = _Question(folder.name, stored, algorithms, update or [], dtype)
+    if is_about_corrections:
         _replay_corrections(question, written)
         return
     done = question.play(trajectory, find_trajectory=tokens or table == "tokens")
-    taken, incomplete = question.gradients(done) if gradients else ({}, "")
-    answer = {
-        "summary": tables.summary(done, taken),
-        "turns": tables.turns(done),
-        "culprits": tables.culprits(done, top),
-    }
-    if done.tokens:
-        answer["tokens"] = tables.tokens(done)
-    if form == "table" and output is None:
-        _print(folder.name, done, answer if table is None else {table: answer[table]})
-    else:
-        _write(_head(folder.name, done), answer, tables.TABLES, written)
-    if incomplete:
-        note(incomplete)
+    _show_replay(question, done, top, written, with_gradients=gradients)
+
+
+def _stored_batch(folder: Path, step: int | None, *, weights: bool) -> StoredBatch:
+    """Return the batch of a step. Raises InputError without a step, with the stored ones in it."""
+    if step is None and (stored := batches.steps(folder)):
+        raise InputError(
+            f"name a stored step of run '{folder.name}' with --step; stored are {batches.ranges(stored)}"
+        )
+    # without a stored batch, says how to store them
+    return batches.read(folder, step or 0, weights=weights)
 
 
 def _refuse_form(form: "Form", known: Collection[str]) -> None:
@@ -208,6 +199,24 @@ class _Question(NamedTuple):
         return gradients(self.stored, self.algorithms, done, Networks(self.stored))
 
 
+def _show_replay(question: _Question, done: Replay, top: int, form: "Form", *, with_gradients: bool) -> None:
+    """Write the tables of a replay, and note which gradients are missing."""
+    gradients, incomplete = question.gradients(done) if with_gradients else ({}, "")
+    answer = {
+        "summary": tables.summary(done, gradients),
+        "turns": tables.turns(done),
+        "culprits": tables.culprits(done, top),
+    }
+    if done.tokens:
+        answer["tokens"] = tables.tokens(done)
+    if form.form == "table" and form.output is None:
+        _print(question.run, done, answer if form.table is None else {form.table: answer[form.table]})
+    else:
+        _write(_head(question.run, done), answer, tables.TABLES, form)
+    if incomplete:
+        note(incomplete)
+
+
 def _replay_corrections(question: _Question, form: "Form") -> None:
     """Write what each rollout correction leaves of the batch."""
     from sorl.replay import corrections as weighing
@@ -250,78 +259,86 @@ class Form(NamedTuple):
 
 
 def _write(
-    head: Mapping[str, Any], found: Mapping[str, Rows], columns: Mapping[str, Sequence[Column]], form: Form
+    head: Mapping[str, Any], answer: Mapping[str, Rows], columns: Mapping[str, Sequence[Column]], form: Form
 ) -> None:
     """Write tables as the form says; those of a terminal are those of the corrections."""
     if form.table is not None:
-        found = {form.table: found[form.table]}
+        answer = {form.table: answer[form.table]}
     if form.form == "parquet" and form.table is not None and form.output is not None:
         import pyarrow as pa
 
         schema = pa.schema([(c.name, TYPES[c.type]) for c in columns[form.table]])
-        save_parquet(pa.Table.from_pylist(found[form.table], schema=schema), form.output)
+        save_parquet(pa.Table.from_pylist(answer[form.table], schema=schema), form.output)
     elif form.form == "json":
-        save(document({**head, **found}), form.output)
+        save(document({**head, **answer}), form.output)
     elif form.form == "csv" or form.output is not None:
         texts = []
-        for name, rows in found.items():
+        for name, rows in answer.items():
             names = [column.name for column in columns[name]]
             texts.append(as_text(names, [list(row.values()) for row in rows], "csv"))
         save("\n".join(texts), form.output)
     else:
-        _print_corrections(head, found)
+        _print_corrections(head, answer)
 
 
-def _print_corrections(head: Mapping[str, Any], found: Mapping[str, Rows]) -> None:
+def _print_corrections(head: Mapping[str, Any], answer: Mapping[str, Rows]) -> None:
     from sorl.replay.corrections import acting
 
     updates = "1 update" if head["updates"] == 1 else f"{head['updates']} updates together"
     echo(f"{head['run']}, step {head['step']}: {updates} on {head['trajectories']} trajectories")
     for caveat in head["caveats"]:
         echo(f"! {caveat}")
-    shown = acting(found["corrections"]) if "corrections" in found else None
-    if shown is not None and not shown:
+    acting_names = acting(answer["corrections"]) if "corrections" in answer else None
+    if acting_names is not None and not acting_names:
         echo("Sampler and trainer give the tokens the same log-probs: no correction changes anything here.")
         return
-    for name, table in found.items():
-        title, names = CORRECTION_TABLES[name]
-        # in detail only those that do something
-        rows = [row for row in table if shown is None or name == "corrections" or row["correction"] in shown]
+    for name, rows in answer.items():
+        title, columns = CORRECTION_TABLES[name]
+        if acting_names is not None and name != "corrections":  # in detail only those that do something
+            rows = [row for row in rows if row["correction"] in acting_names]
         echo(f"\n{title}")
-        _print_rows(names.split(), rows)
+        _print_rows(columns.split(), rows)
 
 
 def _print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(columns, [tuple(map(row.__getitem__, columns)) for row in rows], null="NULL")
 
 
-def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
-    stored = done.stored
-    gap = done.advantage_gap
-    epochs = len({u.epoch for u in stored.updates})
-    echo(
-        f"{run}, step {stored.step}: {len(stored.updates)} updates in {epochs} epoch{'s' * (epochs != 1)} on"
-        f" {len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}"
-        + (f"; trained by {done.own}" if done.is_own_known else "")
-    )
-    for caveat in done.caveats:
-        echo(f"! {caveat}")
-    if gap is not None and gap > 1e-3:
-        they = f"its advantages, recomputed from the stored rewards, differ by up to {gap:.3g}"
-        echo(f"! {they} from the advantages it was trained on")
-    for name, table in found.items():
-        title, names = TABLES[name]
-        rows = [row for row in table if not row.get("reason")]
-        replayed = [row for row in rows if row.get("source") != "logged"]
+def _print(run: str, done: Replay, answer: Mapping[str, Rows]) -> None:
+    """Print the tables of a replay on a terminal, with what limits them."""
+    _print_subject(run, done)
+    for name, rows in answer.items():
+        title, columns = TABLES[name]
+        answered = [row for row in rows if not row.get("reason")]
+        replayed = [row for row in answered if row.get("source") != "logged"]
         measured = [column.name for column in tables.GRADIENT if _is_measured(column.name, replayed)]
-        if name != "tokens" and any("update" in row and row["update"] is None for row in rows):
-            rows = [row for row in rows if row["update"] is None]  # only all updates together
+        has_totals = any("update" in row and row["update"] is None for row in answered)
+        if name != "tokens" and has_totals:
+            answered = [row for row in answered if row["update"] is None]  # only all updates together
         echo(f"\n{title}")
-        _print_rows([*names.split(), *measured], rows)
-    if done.reasons and "summary" in found:
+        _print_rows([*columns.split(), *measured], answered)
+    if done.reasons and "summary" in answer:
         echo()
         for label, reason in done.reasons.items():
             echo(f"{label}: no answer, {reason}")
+
+
+def _print_subject(run: str, done: Replay) -> None:
+    """Print which updates were replayed, and the caveats."""
+    updates = done.stored.updates
+    epochs = len({update.epoch for update in updates})
+    epochs_in_words = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    trained_by = f"; trained by {done.own}" if done.is_own_known else ""
+    echo(
+        f"{run}, step {done.stored.step}: {len(updates)} updates in {epochs_in_words} on"
+        f" {len(done.stored.tokens)} trajectories, rollouts of step {updates[0].rollout_step}{trained_by}"
+    )
+    for caveat in done.caveats:
+        echo(f"! {caveat}")
+    gap = done.advantage_gap
+    if gap is not None and gap > 1e-3:
+        they = f"its advantages, recomputed from the stored rewards, differ by up to {gap:.3g}"
+        echo(f"! {they} from the advantages it was trained on")
 
 
 def _is_measured(column: str, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -336,28 +353,41 @@ def algorithms_of(
     `names`: known algorithms, with the slots of `changes` set; by default the six of the core, or with
     changes the one that ran. `file`: a table a variant, {base = ..., slot = ...}.
     """
-    ran = meta["algorithm"] if isinstance(meta["algorithm"], dict) else {"base": meta["algorithm"]}
-    ran = merge(ran, meta["slots"])
-    options = (option(change, example="clip.high=0.3") for change in changes)
-    slots = expand({key.removeprefix("slots."): value for key, value in options}, "--set")
+    slots = _slots_of(changes)
+    ran = _ran(meta)
     tables: list[dict[str, Any]] = [{"base": name} for name in names]
     if not tables and file is None:
         tables = [ran] if slots else [{"base": name} for name in CORE]
-    found: dict[str, Algorithm] = {}
+    algorithms: dict[str, Algorithm] = {}
     for table in (ran, *(merge(table, slots) for table in tables)):
         label = algorithm_label(table if len(table) > 1 else table["base"])
-        found.setdefault(label, resolve(table))
-    if file is None:
-        return found
+        algorithms.setdefault(label, resolve(table))
+    for name, table in ({} if file is None else _variants(file)).items():
+        try:
+            if name in algorithms:
+                raise InputError("another algorithm of this replay has that name; rename it")
+            algorithms[name] = resolve(table)
+        except InputError as error:
+            raise InputError(f"variant [{name}] in {file}: {error}") from None
+    return algorithms
+
+
+def _ran(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the algorithm that ran, as a table with its base and slots."""
+    algorithm = meta["algorithm"]
+    return merge(algorithm if isinstance(algorithm, dict) else {"base": algorithm}, meta["slots"])
+
+
+def _slots_of(changes: Sequence[str]) -> dict[str, Any]:
+    """Return the tables of slots that `--set SLOT.OPTION=VALUE` means."""
+    options = (option(change, example="clip.high=0.3") for change in changes)
+    return expand({key.removeprefix("slots."): value for key, value in options}, "--set")
+
+
+def _variants(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the tables of a file of variants. Raises InputError where it holds anything else."""
     variants = toml_of("--variants", file)
     if not variants or not all(isinstance(table, dict) for table in variants.values()):
         example = '[wide] base = "ppo" clip = { high = 0.5 }'
         raise InputError(f"--variants '{file}' must hold one table per variant; write it like {example}")
-    for name, table in variants.items():
-        try:
-            if name in found:
-                raise InputError("another algorithm of this replay has that name; rename it")
-            found[name] = resolve(table)
-        except InputError as error:
-            raise InputError(f"variant [{name}] in {file}: {error}") from None
-    return found
+    return variants

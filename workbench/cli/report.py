@@ -13,6 +13,7 @@ from typer import Argument, Context, Option
 
 from sorl.algorithms import resolve
 from sorl.cli.bench import from_clone
+from sorl.cli.compare import in_file_order, unfair
 from sorl.cli.shared import current, experiment_of, one_of
 from sorl.cli.tables import note, save
 from sorl.grid import fairness
@@ -24,7 +25,6 @@ from sorl.store.reader import Reader
 
 if TYPE_CHECKING:
     from sorl.analysis.results import Results
-from sorl.cli.compare import in_file_order, unfair
 
 _EXPORT = "Instead of a report, write the results of every run and those of --from."
 
@@ -55,59 +55,65 @@ def report(
         )
     if form == "html" and export is None and find_spec("plotly") is None:
         raise InputError("the figures need plotly: run `pip install 'sorl[app]'`, or use `--format md`")
-    found = gather(ctx.obj, names, files)
+    results = gather(ctx.obj, names, files)
     if export is not None:
-        from sorl.analysis.results import merged, write
-
         # Files before runs: of a run that is in both, the one in the runs folder is the newer.
-        whole = merged([*found[len(names) :], *found[: len(names)]])
-        write(whole, export)
-        note(f"wrote {export}: {len(whole.runs)} runs")
+        _export([*results[len(names) :], *results[: len(names)]], export)
         return
     if form == "html" and output is None:
-        whose = "-".join(r.experiment for r in found)
-        output = Path(FolderName(f"report-{whose}.html", "without --output, the name of the report"))
-    save(written(found, commands(found, names, files), form), output)
+        experiment_names = "-".join(result.experiment for result in results)
+        output = Path(
+            FolderName(f"report-{experiment_names}.html", "without --output, the name of the report")
+        )
+    save(written(results, commands(results, names, files), form), output)
 
 
-def written(found: Sequence["Results"], lines: Sequence[str], form: str, level: int = 1) -> str:
-    """Return the report as html or md; in md the title is a heading of `level`."""
+def _export(parts: Sequence["Results"], file: Path) -> None:
+    """Write the results of one experiment as a file; the last part that has a run counts."""
+    from sorl.analysis.results import merged, write
+
+    results = merged(parts)
+    write(results, file)
+    note(f"wrote {file}: {len(results.runs)} runs")
+
+
+def written(results: Sequence["Results"], lines: Sequence[str], form: str, level: int = 1) -> str:
+    """Return the report as html or md, with the commands `lines`; in md the title is a heading of `level`."""
     from sorl.analysis.results import SERIES
     from sorl.app.report import content
 
     claims = from_clone("studies.claims")
     if form == "md":
-        return content.markdown(content.report(found, {}, lines, claims), level)
+        return content.markdown(content.report(results, {}, lines, claims), level)
     # Unit and formula of each curve; of two declarations of one name that of the step, which comes last here.
     drawn = [d for d in CATALOGUE if d.table == "minibatch" and d.name in SERIES]
     drawn += [d for d in CATALOGUE if d.table == "step" and d.name in SERIES]
     columns = {d.name: (d.unit.value, d.formula or d.description) for d in drawn}
-    return content.html(content.report(found, columns, lines, claims))
+    return content.html(content.report(results, columns, lines, claims))
 
 
-def commands(found: Sequence["Results"], names: Sequence[str], files: Sequence[Path]) -> list[str]:
+def commands(results: Sequence["Results"], names: Sequence[str], files: Sequence[Path]) -> list[str]:
     """Return the commands that train the experiments again and write their report."""
-    train = [f"sorl run {shlex.quote(f'experiments/{one.experiment}.toml')}" for one in found if one.toml]
-    report = " ".join(
-        ["sorl report", *map(shlex.quote, names), *(f"--from {shlex.quote(str(f))}" for f in files)]
-    )
-    return [*train, report]
+    with_file = [result.experiment for result in results if result.toml]
+    train = [f"sorl run {shlex.quote(f'experiments/{experiment}.toml')}" for experiment in with_file]
+    from_files = [f"--from {shlex.quote(str(file))}" for file in files]
+    return [*train, " ".join(["sorl report", *map(shlex.quote, names), *from_files])]
 
 
 def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -> list["Results"]:
     """Return the results of experiments in the runs folder, then those of files; InputError if one is
     missing.
     """
-    from sorl.analysis import results
+    from sorl.analysis.results import collect, read
     from sorl.analysis.runs import runs as runs_in
 
-    found = []
+    recorded = []
     reader = current(runs) if experiments else Reader(runs)
     for name in experiments:
         frame = in_file_order(runs_in(reader, name), runs, name)
         frame["slots"] = [slots(config) for config in frame["config"]]
-        found.append(results.collect(reader, name, frame, fairness.lines(unfair(reader, frame))))
-    return [*found, *map(results.read, files)]
+        recorded.append(collect(reader, name, frame, fairness.lines(unfair(reader, frame))))
+    return [*recorded, *map(read, files)]
 
 
 @lru_cache(maxsize=4096)

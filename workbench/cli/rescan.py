@@ -158,9 +158,9 @@ def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
     from sorl.analysis import results
 
-    found = results.read(file)
+    recorded = results.read(file)
     changes = []
-    rows = found.table.to_pylist()
+    rows = recorded.table.to_pylist()
     for row in rows:
         curves = {name: row[name] for name in results.CURVES if row[name] is not None}
         steps = [_step_of(curves, i, step) for i, step in enumerate(row["step"] or [])]
@@ -173,7 +173,7 @@ def _rescan_file(file: Path, dry: bool) -> None:
         }
     _report(changes, len(rows), dry, f"{file}: ")
     if changes and not dry:
-        results.write(results.judged_again(found, rows), file)
+        results.write(results.judged_again(recorded, rows), file)
 
 
 def _step_of(curves: Mapping[str, Sequence[Any]], place: int, step: int) -> dict[str, Any]:
@@ -197,9 +197,9 @@ def judged(
     measured = {d.name for d in CATALOGUE if d.level is Level.STEP and not d.name.startswith(TIMED)}
     events: list[Event] = []
     for row in steps:
-        seen = {name: value for name, value in row.items() if name in measured and value is not None}
+        measurements = {name: value for name, value in row.items() if name in measured and value is not None}
         step = int(row["step"] or 0)
-        events += [*watch.step(step, seen), *rules.step(step, seen)]
+        events += [*watch.step(step, measurements), *rules.step(step, measurements)]
     for event in recorded:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])

@@ -2,14 +2,14 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from shutil import which
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Context, Exit, Option
 
@@ -90,36 +90,42 @@ def run(
     if find_spec("torch") is None:  # the cells import it, in processes of their own
         raise ModuleNotFoundError(name="torch")
     index = _Index(ctx.obj, notify)
-    if memory is not None and not 0 < memory < math.inf:
-        raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
-    place = EXECUTORS[executor]()
     # a fresh search knows only the runs that end from now on
     history = History(ctx.obj, since=now() if fresh else None)
     load = partial(config.load, file, changes or [], history, arms or [])
+    options = {
+        "limits": _limits(retries, hang_seconds, memory),
+        "workers": workers,
+        "executor": EXECUTORS[executor](),
+        "fresh": fresh,
+    }
+    raise Exit(_train(ctx.obj, load, index, options))
+
+
+def _limits(retries: int, hang_seconds: float, memory: float | None) -> Limits:
+    """Return the limits of a cell. Raises InputError for a memory, in GiB, that is no size."""
+    if memory is not None and not 0 < memory < math.inf:
+        raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
+    return Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30))
+
+
+def _train(runs: Path, load: Callable[[], Grid], index: "_Index", options: Mapping[str, Any]) -> int:
+    """Train the rounds of a grid with the `options` of `grid.run.run`, and report; return the exit code."""
     first = load()
     findings = fairness.planned(first.cells)
     index.begin(first.experiment)
     tell([finding for finding in findings if finding.flagged], err=True)
-    grid, results = run_rounds(
-        load,
-        ctx.obj,
-        progress.Display,
-        workers=workers,
-        executor=place,
-        fresh=fresh,
-        sync=index.sync_quietly,
-        limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
-    )
+    grid, results = run_rounds(load, runs, progress.Display, sync=index.sync_quietly, **options)
     index.finish()
     try:
-        _report(ctx, grid, results)
+        _report(runs, grid, results)
     except (Busy, Full) as error:  # the cells have ended all the same
         note(f"the comparison is not shown: {error}; `sorl compare {grid.experiment}` shows it then")
         print_table(
             ("arm", "seed", "status", "reason"),
             [(r.cell.arm, r.cell.seed, r.status, r.reason) for r in results],
         )
-    raise Exit(_exit_code(grid, results))
+    return _exit_code(grid, results)
 
 
 class _Index:
@@ -180,11 +186,11 @@ def _exit_code(grid: Grid, results: Sequence[Result]) -> int:
     return _FAILED if grid.waiting or (grid.region is not None and grid.region.unjudged > 0) else 0
 
 
-def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
+def _report(runs: Path, grid: Grid, results: Sequence[Result]) -> None:
     """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
     from sorl.analysis.runs import runs as runs_in
 
-    reader = current(ctx.obj)
+    reader = current(runs)
     mine = [result.cell for result in results if result.status != "elsewhere"]
     # In the order of the grid file, not of the starts: what is said must read the same the next time.
     place = {result.cell.run_id: position for position, result in enumerate(results)}
@@ -192,8 +198,8 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
         "run_id", key=lambda ids: ids.map(place)
     )
     findings = unfair(reader, frame[frame["run_id"].isin([cell.run_id for cell in mine])])
-    if fairness.write_events(ctx.obj, mine, findings):
-        current(ctx.obj)
+    if fairness.write_events(runs, mine, findings):
+        current(runs)
     if grid.region is not None:
         _show_search(reader, grid.experiment, grid.region)
         findings = [finding for finding in findings if finding.flagged]
@@ -208,7 +214,7 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     for waiting in grid.waiting:
         note(waiting)
     if any(result.status == "finished" for result in results):
-        _say_where_to_look(ctx.obj, grid.experiment)
+        _say_where_to_look(runs, grid.experiment)
 
 
 def _show_search(reader: Reader, experiment: str, region: Region) -> None:

@@ -123,15 +123,15 @@ def find(reader: Reader, name: str) -> str:
     """
     runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
     newest = {row[0] for row in reader.rows("SELECT run_id FROM cell").rows}
-    found = [name] if name in runs else [run for run in runs if run.startswith(name)]
-    found = [run for run in found if run in newest] or found
-    if len(found) == 1:
-        return str(found[0])
-    if not found:
+    matches = [name] if name in runs else [run for run in runs if run.startswith(name)]
+    matches = [run for run in matches if run in newest] or matches
+    if len(matches) == 1:
+        return str(matches[0])
+    if not matches:
         raise InputError(f"no run '{name}'{nearest(name, runs) or '; `sorl ls` lists the runs'}")
-    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
     raise InputError(
-        f"'{name}' is the prefix of {len(found)} runs: {', '.join(found[:8])}{more}; type a longer prefix"
+        f"'{name}' is the prefix of {len(matches)} runs: {', '.join(matches[:8])}{more}; type a longer prefix"
     )
 
 

@@ -1,15 +1,15 @@
 """`sorl sql`: query the database, or list its tables, columns and saved queries."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer import Argument, Context, Option
 
 from sorl.cli.shared import OUTPUT, current, number, one_of
 from sorl.cli.tables import as_text, echo, note, print_table, save, save_parquet
 from sorl.spec import TABLES, InputError, nearest
+from sorl.store.reader import Reader, saved_query
 from sorl.store.reader import saved as saved_queries
-from sorl.store.reader import saved_query
 
 _LIMIT = 1000  # rows of a table on the terminal
 _MOST = f"Most rows to return; default: {_LIMIT} for a table, all for a file."
@@ -52,20 +52,15 @@ def sql(
         raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
     if query is not None and saved is not None:
         raise InputError("both a query and --saved were given; give only one")
-    text = saved_query(saved).sql if saved is not None else _TABLES if query is None else query
-    parameters: list[Any] | None = None
+    saved_text = None if saved is None else saved_query(saved).sql
     reader = current(ctx.obj, seconds=seconds)
-    if query is not None and (name := query.strip()).isidentifier():
-        names = [row[0] for row in reader.rows(_TABLES).rows]
-        if name not in names:
-            raise InputError(f"no table '{name}'{nearest(name, names)}; `sorl sql` lists them")
-        text = _COLUMNS
-        parameters = [name]
+    statement = _Statement(saved_text) if saved_text is not None else _statement(reader, query)
     if form == "parquet" and output is not None:
-        save_parquet(reader.excerpt(text, parameters).table, output)
+        save_parquet(reader.excerpt(statement.text, statement.parameters).table, output)
         return
     on_terminal = form == "table" and output is None
-    answer = reader.rows(text, parameters, limit=limit or (_LIMIT if on_terminal else None))
+    most = limit or (_LIMIT if on_terminal else None)
+    answer = reader.rows(statement.text, statement.parameters, limit=most)
     if on_terminal:
         print_table(answer.columns, answer.rows, null="NULL")
     else:
@@ -76,7 +71,31 @@ def sql(
             " writes all"
         )
     if query is None and saved is None and on_terminal:
-        echo("\nSaved queries (sorl sql --saved NAME)")
-        width = max(len(one.name) for one in saved_queries())
-        for one in saved_queries():
-            echo(f"  {one.name.ljust(width)}  {one.title}")
+        _list_saved_queries()
+
+
+class _Statement(NamedTuple):
+    """A SQL statement and the values of its parameters."""
+
+    text: str
+    parameters: list[Any] | None = None
+
+
+def _statement(reader: Reader, query: str | None) -> _Statement:
+    """Return the statement of an argument: SQL, the columns of a table, or (None) the list of tables."""
+    if query is None:
+        return _Statement(_TABLES)
+    table = query.strip()
+    if not table.isidentifier():
+        return _Statement(query)
+    tables = [row[0] for row in reader.rows(_TABLES).rows]
+    if table not in tables:
+        raise InputError(f"no table '{table}'{nearest(table, tables)}; `sorl sql` lists them")
+    return _Statement(_COLUMNS, [table])
+
+
+def _list_saved_queries() -> None:
+    echo("\nSaved queries (sorl sql --saved NAME)")
+    width = max(len(query.name) for query in saved_queries())
+    for query in saved_queries():
+        echo(f"  {query.name.ljust(width)}  {query.title}")

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,8 +128,15 @@ def save_parquet(table: "pa.Table", output: Path) -> None:
 
 def plain(frame: "pd.DataFrame") -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of Python values; what is missing (NaN among it) is None."""
-    rows = [[v.item() if hasattr(v, "item") else v for v in row] for row in frame.itertuples(index=False)]
-    return [str(c) for c in frame.columns], [[None if v != v else v for v in row] for row in rows]
+    rows = [list(map(_plain_value, row)) for row in frame.itertuples(index=False)]
+    return [str(c) for c in frame.columns], rows
+
+
+def _plain_value(value: Any) -> Any:
+    """Return a value of NumPy or pandas as Python's; NaN and NaT, which differ from themselves, as None."""
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if value != value else value
 
 
 def records(columns: Sequence[str], rows: Rows) -> list[dict[str, Any]]:
@@ -149,7 +157,7 @@ def as_text(columns: Sequence[str], rows: Rows, form: str) -> str:
         return as_csv(columns, rows)
     if form == "json":
         return document(records(columns, rows))
-    cells = [[cell(v) for v in row] for row in rows]
+    cells = [list(map(cell, row)) for row in rows]
     if form == "latex":
         return tabular(columns, cells) + "\n"
     from sorl.spec.markdown import markdown_table  # not above: the help page starts without sorl.spec
@@ -170,35 +178,51 @@ def cell(value: Any, *, null: str = "") -> str:
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="seconds")
     if isinstance(value, list):
-        shown = " ".join(cell(v, null="NULL") for v in value[:6])
-        return f"[{shown}{f' ... {len(value)}' if len(value) > 6 else ''}]"
+        beginning = " ".join(cell(v, null="NULL") for v in value[:6])
+        rest = f" ... {len(value)}" if len(value) > 6 else ""
+        return f"[{beginning}{rest}]"
     return visible(shortened(str(value))).replace("\n", "\\n").replace("\t", " ")
 
 
 def print_table(columns: Sequence[str], rows: Rows, *, null: str = "") -> None:
     """Print a table: drawn to fit on a terminal, plain aligned columns in a pipe; `cell` shortens."""
     names = [cell(c) for c in columns]
-    cells = [[cell(value, null=null) for value in row] for row in rows]
-    numeric = [
-        bool(rows) and all(v is None or isinstance(v, int | float) for v in (r[i] for r in rows))
-        for i in range(len(names))
-    ]
-    if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-        for line in [names, ["-" * w for w in widths], *cells]:
-            parts = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, numeric, strict=True)]
-            echo("  ".join(parts).rstrip())
-        return
+    as_cell = partial(cell, null=null)
+    cells = [list(map(as_cell, row)) for row in rows]
+    is_numeric = [_is_numeric(rows, column) for column in range(len(names))]
+    if sys.stdout.isatty():
+        _draw(names, cells, is_numeric)
+    else:
+        _print_aligned(names, cells, is_numeric)
+
+
+def _is_numeric(rows: Rows, column: int) -> bool:
+    """Whether a column holds only numbers and NULLs; without a row it does not."""
+    values = [row[column] for row in rows]
+    return bool(values) and all(value is None or isinstance(value, int | float) for value in values)
+
+
+def _print_aligned(names: Sequence[str], cells: Sequence[Sequence[str]], is_numeric: Sequence[bool]) -> None:
+    """Print plain columns, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    for line in [names, ["-" * width for width in widths], *cells]:
+        columns = zip(line, widths, is_numeric, strict=True)
+        parts = [text.rjust(width) if right else text.ljust(width) for text, width, right in columns]
+        echo("  ".join(parts).rstrip())
+
+
+def _draw(names: Sequence[str], cells: Sequence[Sequence[str]], is_numeric: Sequence[bool]) -> None:
+    """Draw a table that fits on the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, number in zip(names, numeric, strict=True):
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+    for name, is_number in zip(names, is_numeric, strict=True):
+        table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
     for line in cells:
-        table.add_row(*(Text(c) for c in line))  # Text, not str: a str would be read as markup
+        table.add_row(*map(Text, line))  # Text, not str: a str would be read as markup
     Console(highlight=False).print(table)
 
 

@@ -1,51 +1,31 @@
-"""A grid file becomes cells: read, changed by --set, checked, crossed, resolved, hashed; a mistake is an
-InputError.
+"""A grid file becomes cells: its arms are crossed with its seeds, resolved, checked and hashed.
+
+A mistake is an InputError.
 """
 
 import itertools
 import math
 import os
-import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from sorl.algorithms import resolve
-from sorl.grid.cell import (
-    Arm,
-    Cell,
-    algorithm_label,
-    arm_label,
-    expand,
-    flatten,
-    merge,
-    settings_keys,
-)
+from sorl.grid.cell import Arm, Cell, algorithm_label, arm_label, expand, flatten, merge
 from sorl.grid.folder import History, mean_factor, newest_start
 from sorl.grid.fork import check_guard
+from sorl.grid.grid_file import check_key, mistakes, parse_grid_file, read_grid_file
 from sorl.grid.search import Region, Rule, Trial, conditions, search
 from sorl.learn.faults import check
 from sorl.objective import Algorithm
-from sorl.spec import GridFile, InputError, RunSettings, nearest
-from sorl.spec.files import MIB, from_toml, read_text
+from sorl.spec import GridFile, InputError, RegionSettings, RunSettings, nearest
 from sorl.spec.names import FolderName, slug
 
 MOST_ARMS = 500
 MOST_CELLS = 5000
-_MISTAKES = 10  # listed of one file
-_QUOTED = 200  # characters of a wrong value
-_EXAMPLES = {
-    "question": 'question = "What does this grid find out?"',
-    "name": 'name = "ppo, gradient clipping"',
-}
-Make = Callable[[Arm, int], Cell]
 
 
 @dataclass(frozen=True)
@@ -80,79 +60,137 @@ def load(
     `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the
     file's lists. `history` holds the recorded runs, for a search and for matched learning rates.
     """
-    text = _read(path)
-    history = history or History(Path(os.devnull))
-    file = _parse(text, overrides, path)
-    arms = math.prod(map(len, file.axes.values())) + len(file.arms)
-    seeds = len(file.seeds)
-    if arms > MOST_ARMS or arms * seeds > MOST_CELLS:  # before any cell is made: each is resolved and hashed
-        most = f"at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: split it into several files"
-        raise InputError(f"{path} asks for {arms:,} arms and {arms * seeds:,} cells; a grid has {most}")
+    text = read_grid_file(path)
+    file = parse_grid_file(text, overrides, path)
+    _refuse_too_large(file, path)
     experiment = FolderName(path.stem, f"{path} cannot be run: its name is the experiment's, and")
-    base = expand(file.base, f"[base] of {path}")
-    if "seed" in base:
-        _known_key("seed", str(path))
-    for key, values in file.axes.items():
-        _known_key(key, f"[axes] of {path}")
-        if not values:
-            raise InputError(f"axis '{key}' in {path} is empty; give it at least one value or delete it")
-    # The numbers of a region are its columns, and tell no arms apart.
-    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
-    every: list[Arm] = []
-    for combination in itertools.product(*axes.values()) if axes or not file.arms else ():
-        choices = dict(zip(axes, combination, strict=True))
-        varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
-        default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
-        label = algorithm_label(choices.get("algorithm", default))
-        every.append(Arm(arm_label(label, varying), choices))
-    for given in file.arms:
-        where = f"arm '{given.name}' of {path}"
-        choices = flatten(expand(given.model_extra or {}, where))
-        for key in choices:
-            _known_key(key, where)
-        every.append(Arm(given.name, choices, control=True))
-    by_label = _by_label(every, path)
-    for name in only:
-        if name not in by_label:
-            raise InputError(
-                f"no arm '{name}' in {path}{nearest(name, by_label)}; arms: {'; '.join(by_label)}"
-            )
-    chosen = [arm for arm in every if not only or arm.label in only]
-    resolved: dict[str, tuple[RunSettings, Algorithm]] = {}  # of each arm, once for all its seeds
-
-    def make(arm: Arm, seed: int) -> Cell:
-        if arm.label not in resolved:
-            resolved[arm.label] = _resolved(base, arm, path)
-        settings, algorithm = resolved[arm.label]
-        return Cell(
-            experiment, arm.label, seed, settings.model_copy(update={"seed": seed}), algorithm, arm.control
-        )
-
+    base = _base_of(file, path)
+    arms = _by_label([*_crossed_arms(file, base), *_named_arms(file, path)], path)
+    chosen = _chosen_arms(arms, only, path)
+    maker = _CellMaker(experiment, base, path)
+    history = history or History(Path(os.devnull))
     grid = Grid(experiment, path, file.question, text, tuple(file.seeds))
     if file.region is not None:
-        return _searched(grid, file, chosen, make, history)
+        return _searched(grid, file, chosen, maker, history)
+    return _crossed(grid, arms, chosen, maker, history)
+
+
+def _refuse_too_large(file: GridFile, path: Path) -> None:
+    """Raise InputError for too many cells, before any is made: each is resolved and hashed."""
+    arms = math.prod(map(len, file.axes.values())) + len(file.arms)
+    cells = arms * len(file.seeds)
+    if arms > MOST_ARMS or cells > MOST_CELLS:
+        most = f"at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: split it into several files"
+        raise InputError(f"{path} asks for {arms:,} arms and {cells:,} cells; a grid has {most}")
+
+
+def _base_of(file: GridFile, path: Path) -> dict[str, Any]:
+    """Return the settings of [base]. Raises InputError for a seed in it, and for an axis that is none."""
+    base = expand(file.base, f"[base] of {path}")
+    if "seed" in base:
+        check_key("seed", str(path))
+    for key, values in file.axes.items():
+        check_key(key, f"[axes] of {path}")
+        if not values:
+            raise InputError(f"axis '{key}' in {path} is empty; give it at least one value or delete it")
+    return base
+
+
+def _crossed_arms(file: GridFile, base: Mapping[str, Any]) -> list[Arm]:
+    """Return the arms that the axes span."""
+    # The numbers of a region are its columns, and tell no arms apart.
+    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
+    if not axes and file.arms:
+        return []
+    default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
+    arms = []
+    for combination in itertools.product(*axes.values()):
+        choices = dict(zip(axes, combination, strict=True))
+        varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
+        label = algorithm_label(choices.get("algorithm", default))
+        arms.append(Arm(arm_label(label, varying), choices))
+    return arms
+
+
+def _named_arms(file: GridFile, path: Path) -> list[Arm]:
+    """Return the arms of [[arms]], which are not crossed with the axes."""
+    arms = []
+    for table in file.arms:
+        where = f"arm '{table.name}' of {path}"
+        choices = flatten(expand(table.model_extra or {}, where))
+        for key in choices:
+            check_key(key, where)
+        arms.append(Arm(table.name, choices, control=True))
+    return arms
+
+
+def _chosen_arms(arms: Mapping[str, Arm], only: Sequence[str], path: Path) -> list[Arm]:
+    """Return the arms of these names, or all. Raises InputError for a name that no arm has."""
+    for name in only:
+        if name not in arms:
+            raise InputError(f"no arm '{name}' in {path}{nearest(name, arms)}; arms: {'; '.join(arms)}")
+    return [arm for label, arm in arms.items() if not only or label in only]
+
+
+class _Resolved(NamedTuple):
+    """The settings of an arm, checked, and the algorithm that they name."""
+
+    settings: RunSettings
+    algorithm: Algorithm
+
+
+class _CellMaker:
+    """Makes the cells of a grid file; the settings of an arm are resolved once for all its seeds."""
+
+    def __init__(self, experiment: FolderName, base: Mapping[str, Any], path: Path) -> None:
+        self._experiment = experiment
+        self._base = base
+        self._path = path
+        self._resolved: dict[str, _Resolved] = {}  # by the label of the arm
+
+    def cell(self, arm: Arm, seed: int) -> Cell:
+        """Return the cell of an arm and a seed. Raises InputError for settings that do not fit."""
+        if arm.label not in self._resolved:
+            self._resolved[arm.label] = _resolved(self._base, arm, self._path)
+        settings, algorithm = self._resolved[arm.label]
+        own = settings.model_copy(update={"seed": seed})
+        return Cell(self._experiment, arm.label, seed, own, algorithm, arm.control)
+
+    def with_learning_rate(self, arm: Arm, cell: Cell, learning_rate: float) -> Cell:
+        """Return a cell of an arm with a learning rate of its own."""
+        choices = {**arm.choices, "learn.policy.lr": learning_rate}
+        settings = _resolved(self._base, replace(arm, choices=choices), self._path).settings
+        return replace(cell, settings=settings.model_copy(update={"seed": cell.seed}))
+
+
+def _crossed(
+    grid: Grid, arms: Mapping[str, Arm], chosen: Sequence[Arm], maker: _CellMaker, history: History
+) -> Grid:
+    """Return the grid with the cells of the chosen arms; those that wait for another run are left out."""
     cells: list[Cell] = []
     waiting: list[str] = []
     for seed, arm in itertools.product(grid.seeds, chosen):
-        cell = make(arm, seed)
-        if cell.settings.match is not None:
-            lr = _matched(cell, by_label, make, history, path)
-            if isinstance(lr, str):
-                waiting.append(lr)
-                continue
-            settings, _ = _resolved(base, replace(arm, choices={**arm.choices, "learn.policy.lr": lr}), path)
-            cell = replace(cell, settings=settings.model_copy(update={"seed": seed}))
-        cells.append(cell)
+        cell = maker.cell(arm, seed)
+        if cell.settings.match is None:
+            cells.append(cell)
+            continue
+        source = _source_run(cell, arms, maker, history, grid.path)
+        if source.folder is None:
+            waiting.append(source.waiting)
+        else:
+            learning_rate = _matched_learning_rate(cell, source.folder, grid.path)
+            cells.append(maker.with_learning_rate(arm, cell, learning_rate))
     return _without_doubles(replace(grid, cells=tuple(cells), waiting=tuple(waiting)))
 
 
-def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSettings, Algorithm]:
+def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> _Resolved:
+    """Return the settings of an arm. Raises InputError for values and combinations that cannot be trained."""
     where = f"{path}, arm '{arm.label}'"
     try:
         named = merge(base, expand(arm.choices, where))
         settings = RunSettings.model_validate(merge(_defaults(named), named))
     except ValidationError as error:
-        raise _mistakes(error, path, f" (arm '{arm.label}')" if arm.choices else "") from None
+        raise mistakes(error, path, f" (arm '{arm.label}')" if arm.choices else "") from None
     try:
         algorithm = resolve(settings.algorithm, settings.slots)
         check(settings, algorithm)
@@ -168,7 +206,7 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     check_guard(settings, where)
-    return settings, algorithm
+    return _Resolved(settings, algorithm)
 
 
 def _defaults(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,79 +215,156 @@ def _defaults(named: Mapping[str, Any]) -> dict[str, Any]:
     return (RunSettings(model=model) if isinstance(model, str) else RunSettings()).model_dump()
 
 
-def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, path: Path) -> float | str:
-    """Return the learning rate of a cell with `match`, its own times the factor of its source; or what it
-    waits for.
-    """
+class _SourceRun(NamedTuple):
+    """The finished run that a cell with `match` follows, or a sentence on what it waits for."""
+
+    folder: Path | None
+    waiting: str = ""
+
+
+def _source_run(
+    cell: Cell, arms: Mapping[str, Arm], maker: _CellMaker, history: History, path: Path
+) -> _SourceRun:
+    """Look for the run that `match` names: an arm of this file with the same seed, or EXPERIMENT/ARM."""
     source = str(cell.settings.match)
-    where = f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
+    where = _match_of(cell, path)
     experiment, _, arm = source.partition("/")
     if source in arms:
-        other = make(arms[source], cell.seed)
+        other = maker.cell(arms[source], cell.seed)
         if other.settings.match is not None:
             raise InputError(f"{where} is matched itself; name the arm that it follows")
-        folder = past.folder if (past := history.past(other)) else None
+        folder = _finished_run(other, history)
+        advice = ""
     elif arm:
         folder = history.elsewhere(FolderName(experiment, f"{where}: its experiment"), arm, cell.seed)
+        advice = f"; train it with `sorl run experiments/{experiment}.toml`"
     else:
         known = f"arms: {', '.join(arms)}; an arm of another experiment is written EXPERIMENT/ARM"
         raise InputError(f"{where} is no arm of this file{nearest(source, arms)}; {known}")
-    if folder is None:
-        train = "" if source in arms else f"; train it with `sorl run experiments/{experiment}.toml`"
-        return f"'{cell.arm}' seed {cell.seed} waits for {source} seed {cell.seed}{train}"
-    if (factor := mean_factor(folder)) is None:
+    waiting = f"'{cell.arm}' seed {cell.seed} waits for {source} seed {cell.seed}{advice}"
+    return _SourceRun(folder, "" if folder else waiting)
+
+
+def _finished_run(cell: Cell, history: History) -> Path | None:
+    past = history.past(cell)
+    return None if past is None else past.folder
+
+
+def _matched_learning_rate(cell: Cell, source: Path, path: Path) -> float:
+    """Return the learning rate of a cell times the mean stabiliser factor of its source."""
+    factor = mean_factor(source)
+    if factor is None:
+        where = _match_of(cell, path)
         raise InputError(f"{where}: its run with seed {cell.seed} has recorded no stabiliser_factor")
     return float(f"{cell.settings.learn.policy.lr * factor:.6g}")
 
 
-def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, history: History) -> Grid:
+def _match_of(cell: Cell, path: Path) -> str:
+    return f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
+
+
+def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], maker: _CellMaker, history: History) -> Grid:
+    """Return the grid with the cells that its search has done and asks for now."""
     settings = file.region
-    path = grid.path
     assert settings is not None
-    _known_key(settings.along, f"[region] of {path}")
-    if settings.along in file.axes:
-        twice = f"'{settings.along}' is searched ([region] along) and an axis at once"
-        raise InputError(f"{path}: {twice}; delete the axis")
-    for key, why in (
-        (settings.along, "is searched"),
-        ("match", "a region cannot have: its learning rate is searched"),
-    ):
-        for arm in series:
-            if key in arm.choices:
-                raise InputError(
-                    f"{path}: arm '{arm.label}' sets '{key}', which {why}; delete it from the arm"
-                )
+    _check_searched(settings, file, series, grid.path)
     numbers = {key: values for key, values in file.axes.items() if _numeric(values)}
-    values = settings.lattice
     columns, neighbours = conditions(numbers)
-    several = [key for key, given in numbers.items() if len(given) > 1]
+    varying = [key for key, values in numbers.items() if len(values) > 1]
+    trials = _Trials(grid.seeds, settings, series, columns, varying, maker, history)
+    trials.check_columns()
+    rule = _rule_of(settings, len(grid.seeds))
+    progress = search(len(series), neighbours, rule, trials.outcome, trials.seconds)
+    region = Region(
+        settings=settings,
+        series=tuple(series),
+        columns=columns,
+        neighbours=neighbours,
+        rule=rule,
+        progress=progress,
+        unjudged=sum(map(trials.is_unjudged, progress.now)),
+    )
+    cells = tuple(map(trials.cell, (*progress.done, *progress.now)))
+    return _without_doubles(replace(grid, cells=cells, region=region))
 
-    @cache
-    def cell(trial: Trial) -> Cell:
-        arm = series[trial.arm]
-        choices = {**arm.choices, **columns[trial.column], settings.along: values[trial.point]}
-        varying = {key: choices[key] for key in (*several, settings.along)}
-        label = arm_label(arm.label, varying)  # ppo · staleness 16 · policy.lr 0.1
-        return make(Arm(label, choices, arm.control), grid.seeds[trial.seed])
 
-    def outcome(trial: Trial) -> bool | None:
-        past = history.past(cell(trial))
+def _rule_of(settings: RegionSettings, seeds: int) -> Rule:
+    seconds = None if settings.minutes is None else 60 * settings.minutes
+    is_full = settings.search == "full"
+    return Rule(len(settings.lattice), seeds, settings.probes, is_full, settings.runs, seconds)
+
+
+def _check_searched(settings: RegionSettings, file: GridFile, series: Sequence[Arm], path: Path) -> None:
+    """Raise InputError where the searched setting is unknown, an axis, or set by an arm."""
+    along = settings.along
+    check_key(along, f"[region] of {path}")
+    if along in file.axes:
+        twice = f"'{along}' is searched ([region] along) and an axis at once"
+        raise InputError(f"{path}: {twice}; delete the axis")
+    _refuse_setting(series, along, "is searched", path)
+    _refuse_setting(series, "match", "a region cannot have: its learning rate is searched", path)
+
+
+def _refuse_setting(arms: Sequence[Arm], key: str, why: str, path: Path) -> None:
+    for arm in arms:
+        if key in arm.choices:
+            raise InputError(f"{path}: arm '{arm.label}' sets '{key}', which {why}; delete it from the arm")
+
+
+class _Trials:
+    """The cells of a search, each made once, and what is recorded of them."""
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        settings: RegionSettings,
+        series: Sequence[Arm],
+        columns: Sequence[Mapping[str, Any]],
+        varying: Sequence[str],  # axes with several values, which are part of a label
+        maker: _CellMaker,
+        history: History,
+    ) -> None:
+        self._seeds = seeds
+        self._along = settings.along
+        self._values = settings.lattice
+        self._series = series
+        self._columns = columns
+        self._varying = varying
+        self._maker = maker
+        self._history = history
+        self._cells: dict[Trial, Cell] = {}
+
+    def check_columns(self) -> None:
+        """Raise InputError for a mistake in an arm now, not when its column begins."""
+        for arm, column in itertools.product(range(len(self._series)), range(len(self._columns))):
+            self.cell(Trial(arm, column, 0, 0))
+
+    def cell(self, trial: Trial) -> Cell:
+        """Return the cell of a trial, its label such as `ppo · staleness 16 · policy.lr 0.1`."""
+        if trial not in self._cells:
+            arm = self._series[trial.arm]
+            value = self._values[trial.point]
+            choices = {**arm.choices, **self._columns[trial.column], self._along: value}
+            varying = {key: choices[key] for key in (*self._varying, self._along)}
+            label = arm_label(arm.label, varying)
+            seed = self._seeds[trial.seed]
+            self._cells[trial] = self._maker.cell(Arm(label, choices, arm.control), seed)
+        return self._cells[trial]
+
+    def outcome(self, trial: Trial) -> bool | None:
+        """Return whether a finished run collapsed; None for an unfinished or unjudged one."""
+        past = self._history.past(self.cell(trial))
         return None if past is None else past.collapsed
 
-    def seconds(trial: Trial) -> float:
-        past = history.past(cell(trial))
+    def seconds(self, trial: Trial) -> float:
+        """Return how long a finished run was trained; 0 for an unfinished one."""
+        past = self._history.past(self.cell(trial))
         return past.seconds if past else 0.0
 
-    for place in itertools.product(range(len(series)), range(len(columns))):
-        cell(Trial(*place, 0, 0))  # a mistake in an arm is reported now, not when its column begins
-    limit = None if settings.minutes is None else 60 * settings.minutes
-    full = settings.search == "full"
-    rule = Rule(len(values), len(grid.seeds), settings.probes, full, settings.runs, limit)
-    progress = search(len(series), neighbours, rule, outcome, seconds)
-    unjudged = sum(history.past(cell(t)) is not None and outcome(t) is None for t in progress.now)
-    region = Region(settings, tuple(series), columns, neighbours, rule, progress, unjudged)
-    found = tuple(cell(trial) for trial in (*progress.done, *progress.now))
-    return _without_doubles(replace(grid, cells=found, region=region))
+    def is_unjudged(self, trial: Trial) -> bool:
+        """Whether a run is finished, but too short for the collapse rule."""
+        past = self._history.past(self.cell(trial))
+        return past is not None and past.collapsed is None
 
 
 def _numeric(values: Sequence[Any]) -> bool:
@@ -257,6 +372,7 @@ def _numeric(values: Sequence[Any]) -> bool:
 
 
 def _by_label(arms: Sequence[Arm], path: Path) -> dict[str, Arm]:
+    """Return the arms by label. Raises InputError for two that would share a folder."""
     folders: dict[str, Arm] = {}
     for arm in arms:
         same = folders.setdefault(slug(arm.label), arm)
@@ -267,9 +383,10 @@ def _by_label(arms: Sequence[Arm], path: Path) -> dict[str, Arm]:
 
 
 def _without_doubles(grid: Grid) -> Grid:
-    seen: dict[str, Cell] = {}
+    """Return the grid. Raises InputError where two cells are the same run."""
+    by_hash: dict[str, Cell] = {}
     for cell in grid.cells:
-        same = seen.setdefault(cell.config_hash, cell)
+        same = by_hash.setdefault(cell.config_hash, cell)
         if same is not cell and same.arm == cell.arm:
             raise InputError(f"seed {cell.seed} stands twice in 'seeds' of {grid.path}; delete one")
         if same is not cell:
@@ -277,127 +394,3 @@ def _without_doubles(grid: Grid) -> Grid:
                 f"arms '{same.arm}' and '{cell.arm}' of {grid.path} are the same run; delete one"
             )
     return grid
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_text(path, MIB)
-    except OSError as error:
-        siblings = sorted(map(str, (path if path.is_dir() else path.parent).glob("*.toml")))
-        listed = f"; there is: {', '.join(siblings)}" if siblings else ""
-        why = (error.strerror or str(error)).lower()
-        raise InputError(f"no grid file {path}{nearest(str(path), siblings)}: {why}{listed}") from None
-
-
-def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
-    try:
-        document = from_toml(text)
-    except ValueError as error:
-        end = f"(at line {len(text.splitlines())}, the end of the file)"
-        raise InputError(
-            f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}"
-        ) from None
-    for override in overrides:
-        key, value = option(override)
-        axes = document.get("axes", {})
-        base = document.get("base", {})
-        axes = flatten(axes) if isinstance(axes, dict) else {}
-        if key == "seeds":
-            document["seeds"] = value
-        elif key.startswith("axes."):
-            document["axes"] = {**axes, key.removeprefix("axes."): value}
-        elif key in axes:
-            raise InputError(
-                f"--set {key}: '{key}' is an axis of this grid; change it by --set 'axes.{key}=[...]'"
-            )
-        else:
-            _known_key(key, "--set")
-            if isinstance(base, dict):
-                document["base"] = merge(expand(base, "[base]"), expand({key: value}, "--set"))
-    try:
-        if isinstance(document.get("axes"), dict):
-            document["axes"] = flatten(document["axes"])
-        return GridFile.model_validate(document)
-    except ValidationError as error:
-        raise _mistakes(error, path, of_file=True) from None
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def option(text: str, example: str = "learn.staleness=8", name: str = "--set") -> tuple[str, Any]:
-    """Parse `key=value` of the option `name`, the value in TOML; a bare word is text, as quotes need quoting
-    at a shell.
-    """
-    key, _, value = (part.strip() for part in text.partition("="))
-    if not key or not value:
-        raise InputError(f"{name} '{text}' is not key=value; write it like {name} {example}")
-    try:
-        return key, from_toml(f"value = {value}")["value"]
-    except ValueError as error:
-        if isinstance(error, tomllib.TOMLDecodeError) and re.sub(r"[-_.]", "", value).isalnum():
-            return key, value
-        form = "write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
-        raise InputError(f"{name} {key}: the value is not TOML ({error}); {form}") from None
-
-
-def _known_key(key: str, where: str) -> None:
-    if key == "seed":
-        words = "seeds are crossed; write them at the top as seeds = [0, 1]"
-        raise InputError(f"'seed' in {where} is no setting of one cell: {words}")
-    if key.startswith("slots.") or any(
-        known == key or known.startswith(f"{key}.") for known in settings_keys()
-    ):
-        return
-    if key.startswith("algorithm."):
-        slot = key.removeprefix("algorithm.")
-        raise InputError(
-            f"unknown key '{key}' in {where}; to set one slot of any algorithm write 'slots.{slot}'"
-        )
-    raise InputError(f"unknown key '{key}' in {where}{_suggestion(key)}")
-
-
-def _suggestion(key: str) -> str:
-    """` (did you mean 'learn.epochs'?)`: the nearest setting, by its full name or by its last part alone."""
-    by_last = {known.rsplit(".", 1)[-1]: known for known in settings_keys()}
-    close = get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1)
-    return nearest(key, settings_keys()) or (f" (did you mean '{by_last[close[0]]}'?)" if close else "")
-
-
-def _mistakes(error: ValidationError, path: Path, arm: str = "", of_file: bool = False) -> InputError:
-    """Return the first mistakes, a line each: to find the nearest name for each of a thousand
-    takes minutes.
-    """
-    found = error.errors()
-    lines = dict.fromkeys(_explain(one, str(path), of_file) + arm for one in found[:_MISTAKES])
-    return InputError("\n".join([*lines, *["and more; correct these first"][: len(found) > _MISTAKES]]))
-
-
-def _explain(error: ErrorDetails, where: str, of_file: bool) -> str:
-    """Say what pydantic found wrong in the words of the file: in its tables, or in the settings of a run."""
-    key = ".".join(map(str, error["loc"]))
-    kind = error["type"]
-    message = error["msg"]
-    given = repr(error["input"])
-    given = given if len(given) <= _QUOTED else f"{given[:_QUOTED]} ..."
-    if kind == "extra_forbidden" and not of_file:
-        return f"unknown key '{key}' in {where}{_suggestion(key)}"
-    if kind == "extra_forbidden" and any(known.split(".")[0] == key for known in settings_keys()):
-        return (
-            f"unknown key '{key}' at the top of {where}; settings of a run stand under [base]: write"
-            f" 'base.{key}'"
-        )
-    if kind == "extra_forbidden":
-        allowed = list(GridFile.model_fields)
-        return (
-            f"unknown key '{key}' in {where}{nearest(key, allowed)}; at the top are allowed:"
-            f" {', '.join(allowed)}"
-        )
-    if kind == "missing":
-        return f"{where} lacks '{key}'; write {_EXAMPLES.get(key.rsplit('.', 1)[-1], f'{key} = ...')}"
-    if kind == "value_error":
-        return f"{where}: {f'{key}: ' if key else ''}{message.removeprefix('Value error, ')}"
-    if key.split(".")[0] == "algorithm":
-        return f"'algorithm' in {where} must be a name or a table {{ base = \"ppo\", ... }}, got {given}"
-    if kind == "model_type":
-        message = "must be a table of settings"
-    return f"'{key}' in {where}: {message.replace('Input should', 'must')}, got {given}"

@@ -123,24 +123,33 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
 def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
     """Findings in the settings of the arms, of any of their seeds."""
     arms = {cell.arm: cell for cell in cells}
-    counts = {arm: amounts(one.settings, one.resolved) for arm, one in arms.items()}
-    found = [*_idle_ratio(arms), *_normaliser(arms)]
+    return [*_idle_ratio(arms), *_normaliser(arms), *_planned_amounts(arms), *_tasks(arms)]
+
+
+def _planned_amounts(arms: Mapping[str, Cell | Run]) -> list[Finding]:
+    """Amounts that the settings of the arms fix differently, and limits on time, which fix none."""
+    counts = {arm: amounts(run.settings, run.resolved) for arm, run in arms.items()}
+    findings = list[Finding]()
     for name in next(iter(counts.values()), ()):
         values = {arm: count[name] for arm, count in counts.items()}
-        found += _spread("compute", f"different numbers of {name}", values, name.split()[-1])
-    if timed := tuple(arm for arm, one in arms.items() if one.settings.stop.seconds is not None):
+        findings += _spread("compute", f"different numbers of {name}", values, name.split()[-1])
+    timed = tuple(arm for arm, run in arms.items() if run.settings.stop.seconds is not None)
+    if timed:
         message = "stop.seconds is set: how far a run gets depends on what else the machine does"
-        found.append(Finding("compute", message, timed))
-    everything = [(one.settings, one.settings.model_dump(mode="json")) for one in arms.values()]
+        findings.append(Finding("compute", message, timed))
+    return findings
+
+
+def _tasks(arms: Mapping[str, Cell | Run]) -> Iterator[Finding]:
+    """Yield the settings of the task that the arms do not share."""
+    dumps = [run.settings.model_dump(mode="json") for run in arms.values()]
+    models = [{"model": run.settings.model, "prompt": run.settings.wording} for run in arms.values()]
     for name in ("world", "policy", "warmstart", "model"):
-        tables = [
-            {"model": s.model, "prompt": s.wording} if name == "model" else flatten({name: dump[name]})
-            for s, dump in everything
-        ]
-        if keys := [key for key in tables[0] if _differs(tables, key)]:
-            message = f"the arms do not share {', '.join(keys)}: their success is not on one scale"
-            found.append(Finding("task", message, tuple(arms)))
-    return found
+        tables = models if name == "model" else [flatten({name: dump[name]}) for dump in dumps]
+        differing = [key for key in tables[0] if _differs(tables, key)]
+        if differing:
+            message = f"the arms do not share {', '.join(differing)}: their success is not on one scale"
+            yield Finding("task", message, tuple(arms))
 
 
 def _differs(tables: Sequence[Mapping[str, Any]], key: str) -> bool:
@@ -156,29 +165,29 @@ def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
         same = next((group for group in groups if _same_updates(arms[group[0]], arms[arm])), None)
         groups.append([arm]) if same is None else same.append(arm)
     why = "every rollout is used for one update and by its own old log-probs"
-    found = []
+    findings = []
     for group in (group for group in groups if len(group) > 1):
         message = (
             f"{_listed(group)} are one arm under {len(group)} names: {why}, so the ratio is 1 and nothing"
             " that"
         )
-        found.append(Finding("idle_ratio", f"{message} they differ in acts", tuple(group), flagged=True))
+        findings.append(Finding("idle_ratio", f"{message} they differ in acts", tuple(group), flagged=True))
     alone = [group[0] for group in groups if len(group) == 1 and arms[group[0]].resolved.clip.kind != "none"]
     if alone:
-        found.append(
+        findings.append(
             Finding("idle_ratio", f"in {_listed(alone)} {why}, so nothing is ever clipped", tuple(alone))
         )
-    return found
+    return findings
 
 
-def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
+def _same_updates(first: Cell | Run, second: Cell | Run) -> bool:
     """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal
     gradients.
     """
-    a = one.resolved
-    b = other.resolved
-    size = _group_size(one)
-    if decisive(one.settings, *_ASKED) != decisive(other.settings, *_ASKED) or size != _group_size(other):
+    a = first.resolved
+    b = second.resolved
+    size = _group_size(first)
+    if decisive(first.settings, *_ASKED) != decisive(second.settings, *_ASKED) or size != _group_size(second):
         return False
     if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select", "rate")):
         return False
@@ -187,8 +196,8 @@ def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
     return bool((gradient_at_one(a, size) - gradient_at_one(b, size)).abs().max() < 1e-9)
 
 
-def _group_size(one: Cell | Run) -> int:
-    return one.settings.learn.group_size or one.resolved.group_size
+def _group_size(run: Cell | Run) -> int:
+    return run.settings.learn.group_size or run.resolved.group_size
 
 
 def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
@@ -232,30 +241,30 @@ def _confounded_normalisers(arms: Mapping[str, Cell | Run]) -> Iterator[Finding]
     traits = {arm: _traits(run) for arm, run in arms.items()}
     present = set(traits.values())
     confounded: set[str] = set()
-    for one, other in combinations(arms, 2):
-        undeclared = _undeclared_differences(arms[one], arms[other])
+    for first, second in combinations(arms, 2):
+        undeclared = _undeclared_differences(arms[first], arms[second])
         # A pair that differs in nothing else separates the two itself: one arm with the rest of the other is
         # that arm.
         crossed = {
-            _Traits(traits[one].scale, traits[other].rest),
-            _Traits(traits[other].scale, traits[one].rest),
+            _Traits(traits[first].scale, traits[second].rest),
+            _Traits(traits[second].scale, traits[first].rest),
         }
-        if undeclared and not crossed & present and other not in confounded:
-            confounded.add(other)
-            pair = f"{_listed([other])} differs from {_listed([one])} in {' and '.join(undeclared)}"
+        if undeclared and not crossed & present and second not in confounded:
+            confounded.add(second)
+            pair = f"{_listed([second])} differs from {_listed([first])} in {' and '.join(undeclared)}"
             why = (
                 "and in more besides, and no arm differs in only one of the two, so their effects cannot be"
                 " separated"
             )
-            yield Finding("normaliser", f"{pair} {why}", (one, other), flagged=True)
+            yield Finding("normaliser", f"{pair} {why}", (first, second), flagged=True)
 
 
-def _undeclared_differences(one: Cell | Run, other: Cell | Run) -> list[str]:
+def _undeclared_differences(first: Cell | Run, second: Cell | Run) -> list[str]:
     """The slots of the normaliser that two algorithms declare alike and two arms choose differently."""
-    mine = ALGORITHMS[one.resolved.name]
-    theirs = ALGORITHMS[other.resolved.name]
+    mine = ALGORITHMS[first.resolved.name]
+    theirs = ALGORITHMS[second.resolved.name]
     alike = [slot for slot in NORMALISER if getattr(mine, slot) == getattr(theirs, slot)]
-    return [slot for slot in alike if vars(one.resolved)[slot] != vars(other.resolved)[slot]]
+    return [slot for slot in alike if vars(first.resolved)[slot] != vars(second.resolved)[slot]]
 
 
 def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> list[Finding]:
@@ -337,15 +346,15 @@ def _differing_questions(seed: int, runs: Sequence[Run], hashes: Hashes) -> Iter
 
 def _shared_questions(seeds: Mapping[int, Sequence[Run]], hashes: Hashes) -> Iterator[Finding]:
     """Yield the pairs of seeds that trained on the same questions."""
-    for one, other in combinations(seeds, 2):
-        a = seeds[one][0]
-        b = seeds[other][0]
+    for first, second in combinations(seeds, 2):
+        a = seeds[first][0]
+        b = seeds[second][0]
         steps = _same_questions(a, b, hashes)
         # share their parent's queue
         siblings = a.settings.fork is not None and a.settings.fork == b.settings.fork
         if steps and all(steps.values()) and not siblings:
             message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
-            text = f"seeds {one} and {other} {message}"
+            text = f"seeds {first} and {second} {message}"
             yield Finding("questions", text, (a.arm, b.arm), flagged=True)
 
 

@@ -88,8 +88,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
     writes it again.
     """
     with suppress(OSError, ValueError):
-        found = from_json(read_text(folder / "run.json", MIB))
-        return found if isinstance(found, dict) else {}
+        names = from_json(read_text(folder / "run.json", MIB))
+        return names if isinstance(names, dict) else {}
     return {}
 
 
@@ -102,18 +102,18 @@ def next_attempt(folder: Path, begun: bool) -> int:
 
 def write_experiment(runs: Path, experiment: FolderName, question: str, toml: str) -> None:
     """Keep the grid file with its runs, and append its row of table `experiment` if the file changed."""
-    kept = runs / experiment / "experiment.toml"
-    if not _holds(kept, toml):
+    file = runs / experiment / "experiment.toml"
+    if not _holds(file, toml):
         append(
             runs / experiment, "experiment", {"experiment": experiment, "question": question, "toml": toml}
         )
-        write(kept, toml)
+        write(file, toml)
 
 
 def checkpoint(folder: Path) -> int | None:
     """Steps done at the newest complete checkpoint; None without one."""
-    found = (folder / "checkpoints").glob("[0-9]*/progress.json")
-    return max((int(f.parent.name) for f in found if f.parent.name.isdigit()), default=None)
+    files = (folder / "checkpoints").glob("[0-9]*/progress.json")
+    return max((int(f.parent.name) for f in files if f.parent.name.isdigit()), default=None)
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,13 +285,13 @@ class History:
 
     def elsewhere(self, experiment: FolderName, arm: str, seed: int) -> Path | None:
         """Return the folder of the newest finished run of an arm of another experiment; None without one."""
-        found = []
+        finished = []
         for folder in (self._runs / experiment).glob("*/"):
             names = read_identity(folder)
             row = (last_row(folder) or {}) if (names.get("arm"), names.get("seed")) == (arm, seed) else {}
             if row.get("status") == "finished":
-                found.append((str(row.get("started_at") or ""), folder))
-        return max(found)[1] if found else None
+                finished.append((str(row.get("started_at") or ""), folder))
+        return max(finished)[1] if finished else None
 
 
 def mean_factor(folder: Path) -> float | None:

@@ -113,5 +113,5 @@ def rolled_back(cell: Cell, folder: Path) -> Cell:
 
 def _changed(settings: RunSettings, change: Mapping[str, Any]) -> RunSettings:
     """Return settings with a change by dotted keys. Raises ValidationError for a wrong value."""
-    told = json.loads(settings.model_dump_json())
-    return RunSettings.model_validate(merge(told, expand(change, "the change")))
+    table = json.loads(settings.model_dump_json())
+    return RunSettings.model_validate(merge(table, expand(change, "the change")))

@@ -114,10 +114,12 @@ def _guard(job: Job, heartbeat: Path, last: int) -> None:
         time.sleep(_LOOK_SECONDS)
         if grid is not None and not grid.is_alive():  # for systems without `tie_to_parent`
             os.killpg(os.getpgrp(), signal.SIGKILL)
-        if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
-            last = seen
-            # fires even without the GIL
-            faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)
+        if job.hang_seconds and heartbeat.exists():
+            touched = heartbeat.stat().st_mtime_ns
+            if touched != last:
+                last = touched
+                # fires even without the GIL
+                faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)
         if job.memory is None:
             continue
         size = me.memory_info().rss
@@ -195,6 +197,9 @@ class Local:
         before = dict(os.environ)
         os.environ |= dict.fromkeys(_THREADS, str(job.threads))  # read by libraries when they are imported
         os.environ |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": _python_path()}
+        # A thread of OpenMP that waits by spinning takes a core from the other processes: beside one busy
+        # process, a matrix product in two threads took twice as long as with threads that sleep.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         try:
             process.start()
         finally:
@@ -326,8 +331,8 @@ def where(log: Path, since: int = 0) -> str:
     without a dump.
     """
     # the main thread is the oldest and therefore the last one
-    found = _TOP_FRAME.findall("\n".join(tail(log, since)))
-    return f"{found[-1][2]} ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
+    frames = _TOP_FRAME.findall("\n".join(tail(log, since)))
+    return f"{frames[-1][2]} ({Path(frames[-1][0]).name}:{frames[-1][1]})" if frames else ""
 
 
 def one_line(text: str) -> str:
@@ -349,11 +354,11 @@ class Ending(NamedTuple):
         return {"": "finished", "interrupted": "interrupted"}.get(self.kind, "failed")
 
 
-def ending(code: int, said: str) -> Ending:
-    """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last
+def ending(code: int, reason: str) -> Ending:
+    """Return the ending of a process with this exit code; `reason` is what it gave as one, or its last
     words.
     """
-    words = one_line(said)
+    words = one_line(reason)
     killed = f"killed by {signal.Signals(-code).name}" if code < 0 else ""
     if code == FINISHED:
         return Ending()

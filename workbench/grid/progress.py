@@ -141,8 +141,8 @@ class Display:
         state = f"step {step}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
         running.detail = f"clipped {_number(row.get('clip_frac'))}  grad norm {_number(row.get('grad_norm'))}"
         running.moved = time.monotonic()
-        shown: dict[str, Any] = {"state": state, "spark": sparkline(success), "detail": running.detail}
-        self.progress.update(running.task, completed=step, **shown)
+        fields: dict[str, Any] = {"state": state, "spark": sparkline(success), "detail": running.detail}
+        self.progress.update(running.task, completed=step, **fields)
         self.steps += 1
         self.began = self.began or time.monotonic()
         self.left[cell.run_id] = max(0, cell.settings.planned_iterations - step)
@@ -177,13 +177,13 @@ class Display:
             return
         self.drawn = time.monotonic()
         if not self.console.is_terminal:
-            lines = [self._line(one) for one in self.running.values()]
+            lines = [self._line(running) for running in self.running.values()]
             self.note("; ".join([self.summary(), *(lines or ["another process trains what is left"])]))
             return
         if time.monotonic() - self.looked >= _LOOK_SECONDS:
             self.looked = time.monotonic()
-            for one in self.running.values():
-                self.progress.update(one.task, detail=one.doing() or one.detail)
+            for running in self.running.values():
+                self.progress.update(running.task, detail=running.doing() or running.detail)
         self.live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
 
     @contextmanager
@@ -216,14 +216,14 @@ class Display:
         left = None if pace is None else pace * sum(self.left.values())
         return ", ".join([*parts, *([f"{duration(left)} left"] if self.left else [])])
 
-    def _line(self, one: _Running) -> str:
+    def _line(self, running: _Running) -> str:
         """Return a running cell as plain text: what it does now, after its last step if there was one."""
-        fields = self._fields(one)
-        parts = [fields["state"] if one.success else "", one.doing()]
+        fields = self._fields(running)
+        parts = [fields["state"] if running.success else "", running.doing()]
         return f"{fields['arm']} {fields['seed']}: {', '.join(filter(None, parts)) or fields['state']}"
 
-    def _fields(self, one: _Running) -> dict[str, Any]:
-        return next(task.fields for task in self.progress.tasks if task.id == one.task)
+    def _fields(self, running: _Running) -> dict[str, Any]:
+        return next(task.fields for task in self.progress.tasks if task.id == running.task)
 
     def _forget(self, cell: Cell) -> None:
         running = self.running.pop(cell.run_id, None)

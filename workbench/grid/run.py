@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from sorl.grid import folder as run_folder
 from sorl.grid import process
@@ -64,27 +64,41 @@ def run(
     edited = run_folder.edits(
         runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()]
     )
-    done: dict[str, Result] = {}
-    todo: list[Cell] = []
-    for cell in grid.cells:
-        folder, row = enqueue(runs, cell)
-        if row is not None and row["status"] == "finished":
-            done[cell.run_id] = _skipped(cell, folder, row)
-            continue
-        todo.append(cell)
+    queue = _queue(grid, runs)
     executor = executor or process.Local()
-    count = workers_for(todo, workers, executor.slots)
-    watch.begin(todo, list(done.values()), count)
+    count = workers_for(queue.todo, workers, executor.slots)
+    watch.begin(queue.todo, list(queue.done.values()), count)
     for line in edited:
         watch.note(f"{line}: new cells; the earlier runs stay")
-    for steps in _warm_starts(todo, runs):
+    for steps in _warm_starts(queue.todo, runs):
         watch.note(f"warm start: {steps} steps of imitation, shared by the cells and kept")
     with _signals() as signals:
         try:
-            done |= _Pool(runs, watch, executor, signals, limits, deque(todo)).run(count, sync)
+            results = queue.done | _Pool(runs, watch, executor, signals, limits, deque(queue.todo)).run(
+                count, sync
+            )
         finally:
             watch.close()
-    return [done[cell.run_id] for cell in grid.cells]
+    return [results[cell.run_id] for cell in grid.cells]
+
+
+class _Queue(NamedTuple):
+    """The cells that were finished before, by run id, and those to be trained."""
+
+    done: dict[str, Result]
+    todo: list[Cell]
+
+
+def _queue(grid: Grid, runs: Path) -> _Queue:
+    """Make the folder of every cell, and queue those that are not finished."""
+    queue = _Queue({}, [])
+    for cell in grid.cells:
+        folder, row = enqueue(runs, cell)
+        if row is not None and row["status"] == "finished":
+            queue.done[cell.run_id] = _skipped(cell, folder, row)
+        else:
+            queue.todo.append(cell)
+    return queue
 
 
 def _make_folder(runs: Path) -> None:
@@ -171,11 +185,13 @@ def _beat(folder: Path) -> int:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    seen: list[int] = []
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda number, frame: seen.append(number)) for number in numbers}
+    before = {
+        number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers
+    }
     try:
-        yield seen
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -225,8 +241,8 @@ class _Pool:
         try:
             while self.training or (self.queue and not self.signals):
                 self.watch.tick()
-                for one in list(self.training):
-                    self._follow(one)
+                for training in list(self.training):
+                    self._follow(training)
                 if not self.signals:
                     self._fill(workers)
                 elif self.training and not stopping:
@@ -241,11 +257,11 @@ class _Pool:
                     next_sync = time.monotonic() + max(SYNC_SECONDS, 10 * (time.monotonic() - began))
                 time.sleep(POLL_SECONDS)
         finally:  # none is left but after an error
-            for one in self.training:
-                while one.trainer is not None and one.trainer.poll() is None:
-                    one.trainer.kill()
+            for training in self.training:
+                while training.trainer is not None and training.trainer.poll() is None:
+                    training.trainer.kill()
                     time.sleep(POLL_SECONDS)
-                one.claim.close()
+                training.claim.close()
         for cell in self.queue:
             folder = run_folder.folder_of(self.runs, cell)
             trained = held(folder)
@@ -309,13 +325,13 @@ class _Pool:
         self.done[self.asked_as.get(run_id, run_id)] = result
         self.watch.ended(result)
 
-    def _start(self, one: _Training, why: str = "") -> None:
+    def _start(self, training: _Training, why: str = "") -> None:
         """Start a process from the newest checkpoint; `why` is the reason of the attempt before it in this
         call.
         """
-        cell = one.cell
-        folder = one.folder
-        log = one.folder / LOG_NAME
+        cell = training.cell
+        folder = training.folder
+        log = training.folder / LOG_NAME
         row = run_folder.last_row(folder) or {}
         saved = run_folder.checkpoint(folder)
         if row.get("status") == "running" and not why:
@@ -332,87 +348,87 @@ class _Pool:
         hang = self.limits.hang_seconds
         memory = self.limits.memory
         job = Job(folder, self.runs / ".cache", cell.settings.threads, hang, memory, process.TRAINER)
-        one.since = log.stat().st_size if log.exists() else 0
-        one.rows = follow(log, one.since)
-        one.beat = _beat(folder)
-        one.begun = False
-        one.alive = time.monotonic()
-        one.hung = ""
+        training.since = log.stat().st_size if log.exists() else 0
+        training.rows = follow(log, training.since)
+        training.beat = _beat(folder)
+        training.begun = False
+        training.alive = time.monotonic()
+        training.hung = ""
         self.watch.started(cell, attempt > 1, folder)
         try:
             with self.watch.kept_ticking():  # the first process waits until the libraries are loaded
-                one.trainer = self.executor.start(job)
+                training.trainer = self.executor.start(job)
         except OSError as error:
-            self._ended(one, Ending("failed", one_line(f"could not be started: {error}")))
+            self._ended(training, Ending("failed", one_line(f"could not be started: {error}")))
 
-    def _follow(self, one: _Training) -> None:
-        code = one.trainer.poll()  # before the rows: what is read after the end is all that was written
-        for row in next(one.rows):
-            self.watch.stepped(one.cell, row)
+    def _follow(self, training: _Training) -> None:
+        code = training.trainer.poll()  # before the rows: what is read after the end is all that was written
+        for row in next(training.rows):
+            self.watch.stepped(training.cell, row)
         if code is None:
-            self._end_hanging(one)
-            if len(self.signals) > one.signals:
-                one.signals = len(self.signals)
-                (one.trainer.interrupt if one.signals == 1 else one.trainer.kill)()
+            self._end_hanging(training)
+            if len(self.signals) > training.signals:
+                training.signals = len(self.signals)
+                (training.trainer.interrupt if training.signals == 1 else training.trainer.kill)()
         elif code == HELD:
-            self.training.remove(one)
-            one.claim.close()
-            self._wait_for(one.cell)
+            self.training.remove(training)
+            training.claim.close()
+            self._wait_for(training.cell)
         else:
-            self._ended(one, self._ending(one, code))
+            self._ended(training, self._ending(training, code))
 
-    def _end_hanging(self, one: _Training) -> None:
+    def _end_hanging(self, training: _Training) -> None:
         """Kill a trainer that should have ended itself by now: nothing in a stopped process can."""
         now = time.monotonic()
-        beat = _beat(one.folder)
-        begun = one.begun or beat != one.beat
+        beat = _beat(training.folder)
+        begun = training.begun or beat != training.beat
         # Before the first sign of life it may take its time, unless it stands still.
-        if beat != one.beat or (not begun and not one.trainer.stopped()):
-            one.alive = now
-        one.beat = beat
-        one.begun = begun
+        if beat != training.beat or (not begun and not training.trainer.stopped()):
+            training.alive = now
+        training.beat = beat
+        training.begun = begun
         limit = self.limits.hang_seconds
-        if not limit or one.hung or now - one.alive <= limit:
+        if not limit or training.hung or now - training.alive <= limit:
             return
-        stopped = one.trainer.stopped()
-        if stopped or now - one.alive > limit + GRACE_SECONDS:
-            one.hung = "stopped from outside (SIGSTOP)" if stopped else "unable to end itself"
-            one.trainer.kill()
+        stopped = training.trainer.stopped()
+        if stopped or now - training.alive > limit + GRACE_SECONDS:
+            training.hung = "stopped from outside (SIGSTOP)" if stopped else "unable to end itself"
+            training.trainer.kill()
 
-    def _ending(self, one: _Training, code: int) -> Ending:
-        row = run_folder.last_row(one.folder) or {}
-        log = one.folder / LOG_NAME
-        since = one.since
+    def _ending(self, training: _Training, code: int) -> Ending:
+        row = run_folder.last_row(training.folder) or {}
+        log = training.folder / LOG_NAME
+        since = training.since
         status = row.get("status")
-        said = row.get("reason")
+        reason = row.get("reason")
         if status in ("finished", "interrupted"):  # a signal that killed it afterwards came too late
-            return Ending() if status == "finished" else Ending("interrupted", one_line(said or ""))
-        said = said if status == "failed" else None
-        if self.signals and said is None:
-            alone = f"killed: it was {one.hung}" if one.hung else "stopped before its first step"
+            return Ending() if status == "finished" else Ending("interrupted", one_line(reason or ""))
+        reason = reason if status == "failed" else None
+        if self.signals and reason is None:
+            alone = f"killed: it was {training.hung}" if training.hung else "stopped before its first step"
             how = "killed by a second Ctrl-C" if len(self.signals) > 1 else alone
             return Ending("interrupted", how)
-        if one.hung or any(_TIMEOUT.match(line) for line in tail(log, since)):
+        if training.hung or any(_TIMEOUT.match(line) for line in tail(log, since)):
             place = where(log, since)
-            said = f"hang: no sign of life for {self.limits.hang_seconds:g} s in step {last_step(log) or 0}"
-            said += f", in {place}" if place else ""
-            said += f", {one.hung}" if one.hung else ""
-        return ending(code, said or last_line(log, since))
+            reason = f"hang: no sign of life for {self.limits.hang_seconds:g} s in step {last_step(log) or 0}"
+            reason += f", in {place}" if place else ""
+            reason += f", {training.hung}" if training.hung else ""
+        return ending(code, reason or last_line(log, since))
 
-    def _ended(self, one: _Training, end: Ending) -> None:
+    def _ended(self, training: _Training, end: Ending) -> None:
         """Write the end of an attempt and try again, or write the end of the cell unless the trainer has done
         so.
         """
-        cell = one.cell
-        folder = one.folder
+        cell = training.cell
+        folder = training.folder
         if end.kind:
             step = last_step(folder / LOG_NAME) or run_folder.checkpoint(folder) or 0
             run_folder.write_event(folder, end.kind, step, end.reason)
-        if end.again and one.tries <= self.limits.retries and not self.signals:
-            retry = f"retry {one.tries} of {self.limits.retries}"
+        if end.again and training.tries <= self.limits.retries and not self.signals:
+            retry = f"retry {training.tries} of {self.limits.retries}"
             self.watch.note(f"{retry}: {cell.arm} seed {cell.seed}: {end.reason}")
-            one.tries += 1
-            self._start(one, end.reason)
+            training.tries += 1
+            self._start(training, end.reason)
             return
         row = run_folder.last_row(folder) or {}
         reason = end.reason if end.kind else one_line(row.get("reason") or "")
@@ -420,9 +436,9 @@ class _Pool:
             "ended_at"
         ) is None:
             _write_row(cell, folder, status=end.status, reason=reason or None, ended_at=now())
-        self.training.remove(one)
-        one.claim.close()
+        self.training.remove(training)
+        training.claim.close()
         if end.status == "finished" and self._roll_back(cell, folder):
             return
         bad = cause({**row, "status": end.status, "reason": reason})
-        self._end(Result(cell, end.status, folder, reason, bad, seconds=time.monotonic() - one.began))
+        self._end(Result(cell, end.status, folder, reason, bad, seconds=time.monotonic() - training.began))

@@ -110,35 +110,70 @@ def search(
     A round is what every column asks for, given the rounds before it. A column starts from the bracket of its
     neighbour, once that is known. `outcome` is None for an unfinished run.
     """
-    places = itertools.product(range(arms), range(len(neighbours)))
-    columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {place: {} for place in places}
-    starts: dict[tuple[int, int], tuple[int, int] | None] = {}
+    columns = _Columns(arms, neighbours, rule)
     done: list[Trial] = []
-    spent: list[float] = []
+    spent: list[float] = []  # seconds of each
     rounds = 0
     while True:
-        proposed: list[Trial] = []
-        for (arm, number), column in columns.items():
-            neighbour = neighbours[number]
-            if (arm, number) not in starts:
-                start = None if neighbour is None else bracket(columns[arm, neighbour], rule.points)
-                if start is not None and start[1] - start[0] > 1:
-                    continue  # its boundary is not between two neighbouring points, or beyond an end, yet
-                starts[arm, number] = start
-            proposed += [Trial(arm, number, *run) for run in wanted(column, rule, starts[arm, number])]
-        # Within the budget a run counts as the mean of those before it; the first is always allowed.
-        room = len(proposed) if rule.runs is None else max(0, rule.runs - len(spent))
-        if rule.seconds is not None and sum(spent) > 0:
-            room = min(room, int(max(0.0, rule.seconds - sum(spent)) * len(spent) / sum(spent)))
-        now = proposed[:room]
+        proposed = columns.propose()
+        now = proposed[: _room(len(proposed), rule, spent)]
         outcomes = [outcome(trial) for trial in now]
         if not now or None in outcomes:
             return Progress(tuple(done), tuple(now), rounds, exhausted=len(now) < len(proposed))
         for trial, collapsed in zip(now, outcomes, strict=True):
-            columns[trial.arm, trial.column].setdefault(trial.point, {})[trial.seed] = bool(collapsed)
+            columns.add(trial, bool(collapsed))
             spent.append(seconds(trial))
         done += now
         rounds += 1
+
+
+def _room(proposed: int, rule: Rule, spent: Sequence[float]) -> int:
+    """Return how many of the proposed runs the budget allows.
+
+    A run counts as the mean of those before it; the first is always allowed.
+    """
+    room = proposed if rule.runs is None else max(0, rule.runs - len(spent))
+    if rule.seconds is not None and sum(spent) > 0:
+        room = min(room, int(max(0.0, rule.seconds - sum(spent)) * len(spent) / sum(spent)))
+    return room
+
+
+class _Columns:
+    """The columns of all arms: which of their runs collapsed, and from which bracket their search starts."""
+
+    def __init__(self, arms: int, neighbours: Sequence[int | None], rule: Rule) -> None:
+        self._neighbours = neighbours
+        self._rule = rule
+        places = itertools.product(range(arms), range(len(neighbours)))
+        self._columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {place: {} for place in places}
+        self._starts: dict[tuple[int, int], tuple[int, int] | None] = {}  # of the columns that have begun
+
+    def add(self, trial: Trial, collapsed: bool) -> None:
+        """Take the outcome of a run."""
+        self._columns[trial.arm, trial.column].setdefault(trial.point, {})[trial.seed] = collapsed
+
+    def propose(self) -> list[Trial]:
+        """Return the runs that the columns ask for now; a column begins once its neighbour's boundary is
+        known.
+        """
+        proposed: list[Trial] = []
+        for (arm, number), column in self._columns.items():
+            if not self._begin(arm, number):
+                continue
+            runs = wanted(column, self._rule, self._starts[arm, number])
+            proposed += [Trial(arm, number, *run) for run in runs]
+        return proposed
+
+    def _begin(self, arm: int, number: int) -> bool:
+        """Whether a column has begun, or can now."""
+        if (arm, number) in self._starts:
+            return True
+        neighbour = self._neighbours[number]
+        start = None if neighbour is None else bracket(self._columns[arm, neighbour], self._rule.points)
+        if start is not None and start[1] - start[0] > 1:
+            return False  # its boundary is not between two neighbouring points, or beyond an end, yet
+        self._starts[arm, number] = start
+        return True
 
 
 def usual(neighbours: Sequence[int | None], rule: Rule) -> float:
