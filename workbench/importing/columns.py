@@ -63,14 +63,14 @@ def converted(place: str, metric: str, values: Column) -> Converted:
 
 def candidates_of(read: Collection[str], others: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the columns that a diagnosis asks for and the log lacks, with the metrics that may be it."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_column: dict[str, tuple[str, ...]] = {}
     for column in names.CLUES:
         if column in read or (column == REWARD and SUCCESS in read):
             continue
         metrics = names.candidates(column, others)
         if metrics:
-            found[column] = metrics
-    return found
+            by_column[column] = metrics
+    return by_column
 
 
 def notes_on_the_reward(read: Mapping[str, str], others: Sequence[str]) -> list[str]:

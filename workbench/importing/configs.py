@@ -27,15 +27,15 @@ _KEYS = 5000  # of a configuration
 def configs(path: Path) -> list[Path]:
     """Return the configurations next to a log."""
     folder = path if path.is_dir() else path.parent
-    found = (folder / name for name in (f"{path.stem}.yaml", *_CONFIGS))
-    return [file for file in found if file != path and file.is_file()]
+    files = (folder / name for name in (f"{path.stem}.yaml", *_CONFIGS))
+    return [file for file in files if file != path and file.is_file()]
 
 
 def config_near(path: Path, notes: list[str]) -> dict[str, Any]:
     """Return the settings in the configurations next to a log, by dotted key; `notes` names one that is not
     read.
     """
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for file in configs(path):
         unread = f"the configuration {file.name} was not read"
         try:
@@ -50,8 +50,8 @@ def config_near(path: Path, notes: list[str]) -> dict[str, Any]:
         else:
             if not isinstance(table, dict):
                 notes.append(f"{unread}: it holds no settings by name")
-            found = settings | found
-    return found
+            config = settings | config
+    return config
 
 
 def _yaml(text: str) -> Any:

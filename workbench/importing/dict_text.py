@@ -42,30 +42,30 @@ class DictReader:
     def read_bare(self, position: int) -> dict[str, Any]:
         """Return the pairs `'key': value, ...` from `position` on, as far as they go."""
         self.position = position
-        found: dict[str, Any] = {}
+        pairs: dict[str, Any] = {}
         while True:
             key = self._key()
             if key is None:
-                return found
+                return pairs
             try:
-                found[key] = self._value(DEPTH)
+                pairs[key] = self._value(DEPTH)
             except NotADict:
-                return found
+                return pairs
 
     def _braced(self, deep: int) -> dict[str, Any]:
         if not deep or self._peek() != "{":
             raise NotADict
         self.position += 1
-        found: dict[str, Any] = {}
+        pairs: dict[str, Any] = {}
         while True:
             self._skip_space()
             if self._peek() == "}":
                 self.position += 1
-                return found
+                return pairs
             key = self._key()
             if key is None:
                 raise NotADict
-            found[key] = self._value(deep - 1)
+            pairs[key] = self._value(deep - 1)
 
     def _peek(self) -> str:
         return self._text[self.position : self.position + 1]
@@ -113,17 +113,17 @@ class DictReader:
         if not deep:
             raise NotADict
         self.position += 1
-        found: list[Any] = []
+        values: list[Any] = []
         while True:
             self._skip_space()
             if self._peek() == end:
                 self.position += 1
-                return found
+                return values
             if not self._peek():
                 raise NotADict
-            found.append(self._value(deep - 1))
+            values.append(self._value(deep - 1))
             if self._peek() == "=":
-                found.pop()
+                values.pop()
                 self.position += 1
 
 

@@ -83,7 +83,7 @@ FOLDERS: list[Format] = [
     Format("TensorBoard", lambda path, head: any(path.glob("*tfevents*")), trackers.tensorboard),
     Format("TRL", lambda path, head: bool(newest_state(path)), json_document),
 ]
-_NONE = f"in no format that is known: {', '.join(dict.fromkeys(one.name for one in FORMATS))}"
+_NONE = f"in no format that is known: {', '.join(dict.fromkeys(known.name for known in FORMATS))}"
 # What a library raises on a damaged file, in words that are not for a user.
 _DAMAGE = (
     ValueError,
@@ -106,21 +106,21 @@ def format_of(path: Path) -> Format | None:
     one.
     """
     if path.is_dir():
-        return next((one for one in FOLDERS if one.holds(path, b"")), None)
+        return next((known for known in FOLDERS if known.holds(path, b"")), None)
     with open_file(path) as file:
         head = file.read(HEAD)
     if not head:
         raise InputError(f"'{path}' holds no rows: it is empty")
-    found = next((one for one in FORMATS if one.holds(path, head)), None)
-    if found is None:
-        raise InputError(f"'{path}' is {_NONE}")
-    return found
+    for known in FORMATS:
+        if known.holds(path, head):
+            return known
+    raise InputError(f"'{path}' is {_NONE}")
 
 
-def runs_in(path: Path, found: Format) -> Iterator[Rows]:
+def runs_in(path: Path, log_format: Format) -> Iterator[Rows]:
     """Yield the runs of a source. Raises InputError, one line, for whatever is wrong with it."""
     try:
-        yield from found.read(path)
+        yield from log_format.read(path)
     except InputError:
         raise
     except ModuleNotFoundError as error:
@@ -130,4 +130,4 @@ def runs_in(path: Path, found: Format) -> Iterator[Rows]:
     except MemoryError:
         raise InputError(f"'{path}' does not fit into memory; give a part of it") from None
     except _DAMAGE:
-        raise InputError(f"'{path}' is damaged, or no {found.name} of a known version") from None
+        raise InputError(f"'{path}' is damaged, or no {log_format.name} of a known version") from None

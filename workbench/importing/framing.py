@@ -175,24 +175,24 @@ class TfRecords:
     def _seek_next(self, damaged: int) -> bool:
         """Go to the next record behind `damaged`, an offset; False where there is none."""
         start = damaged + 1
-        found = -1
-        while found < 0 and self._searched < _SEARCHED:
+        offset = -1
+        while offset < 0 and self._searched < _SEARCHED:
             self._file.seek(start)
             window = self._file.read(_WINDOW + 12)
-            found = _first_header(window)
+            offset = _first_header(window)
             self._searched += len(window)
             if len(window) <= 12:
                 break
-            if found < 0:
+            if offset < 0:
                 start += len(window) - 11
-        end = start + found if found >= 0 else self._file.seek(0, 2)
+        end = start + offset if offset >= 0 else self._file.seek(0, 2)
         usual = self._bytes / self._count if self._count else end - damaged
         lost = max(1, round((end - damaged) / usual))
         self._rows.account.leave_out(
             "damaged records (their number is estimated)", f"byte {damaged:,}", lost, unit="records"
         )
         self._file.seek(end)
-        return found >= 0
+        return offset >= 0
 
     def _checked(self, batch: list[tuple[int, bytes, int]]) -> Iterator[bytes]:
         """Yield the data of a batch in order, without those whose checksum is wrong."""

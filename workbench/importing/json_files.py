@@ -42,8 +42,8 @@ def is_json_lines(path: Path, head: bytes) -> bool:
     if path.suffix in (".jsonl", ".ndjson"):
         return bool(text_of(head))
     with suppress(ValueError):
-        found = from_json(first_line(head))
-        return isinstance(found, dict) and "log_history" not in found
+        record = from_json(first_line(head))
+        return isinstance(record, dict) and "log_history" not in record
     return False
 
 
@@ -104,15 +104,15 @@ def _objects(file_lines: Iterator[Line], rows: Rows) -> Iterator[dict[str, Any]]
         if not text and "\0" not in line.text:
             continue
         rows.position = line.number
-        found = _objects_of(text)
-        if not found and "\0" in line.text:
+        records = _objects_of(text)
+        if not records and "\0" in line.text:
             rows.account.leave_out(ZEROS, rows.place(line.number), usual.lines_in(line.text))
-        elif not found:
+        elif not records:
             reason = "not a JSON object" if line.ended else "cut off in the last line"
             rows.account.leave_out(reason, rows.place(line.number))
         else:
             usual.add(text)
-        for record in found:
+        for record in records:
             if line.number <= _FIRST_ROWS and _took_settings(record, rows):
                 continue
             row = flat(record)
@@ -127,16 +127,16 @@ def _objects_of(text: str) -> list[dict[str, Any]]:
         pass
     else:
         return [row] if isinstance(row, dict) else []
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     position = 0
     with suppress(ValueError, RecursionError):
         while position < len(text):
             row, position = _DECODER.raw_decode(text, position)
             if not isinstance(row, dict):
                 return []
-            found.append(row)
+            objects.append(row)
             position += len(text[position:]) - len(text[position:].lstrip())
-        return found
+        return objects
     return []
 
 
@@ -194,17 +194,17 @@ def _nested(table: Mapping[str, Any], deep: int) -> Iterator[tuple[str, Any]]:
 
 def with_means_of_lists(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row in which the rewards of its rollouts, a list, are their mean; their deviation is added."""
-    found = dict(row)
+    means = dict(row)
     for name, values in row.items():
         known = place(name)
         if not isinstance(values, list) or known is None or known[0] not in ("step.reward", "step.success"):
             continue
         numbers = [float(value) for value in values if isinstance(value, int | float)]
         if numbers and len(numbers) == len(values):
-            found[name] = fmean(numbers)
+            means[name] = fmean(numbers)
             if known[0] == "step.reward":
-                found.setdefault("reward_std", pstdev(numbers))
-    return found
+                means.setdefault("reward_std", pstdev(numbers))
+    return means
 
 
 def json_document(path: Path) -> Iterator[Rows]:
@@ -225,16 +225,16 @@ def json_document(path: Path) -> Iterator[Rows]:
         else:
             yield rows
         return
-    found = runs_of(value)
-    if not found.runs:
+    shapes = runs_of(value)
+    if not shapes.runs:
         raise InputError(
             f"'{path}' holds no records of numbers: no list of objects, no lists of one length, "
             "no objects by step"
         )
-    for name, records in found.runs.items():
+    for name, records in shapes.runs.items():
         rows = Rows(f"{title_of(path)}/{name}" if name else title_of(path))
-        rows.config = flattened(found.config)
-        rows.notes += found.notes
+        rows.config = flattened(shapes.config)
+        rows.notes += shapes.notes
         yield rows.extend(_rows_of(records, rows))
 
 
@@ -300,7 +300,7 @@ def _whole_objects(text: str, rows: Rows) -> Iterator[dict[str, Any]]:
         number += position != container
         rows.position = number
         try:
-            found, end = _DECODER.raw_decode(text, position)
+            record, end = _DECODER.raw_decode(text, position)
         except json.JSONDecodeError as error:
             budget -= error.pos - position
             if position != container:
@@ -309,7 +309,7 @@ def _whole_objects(text: str, rows: Rows) -> Iterator[dict[str, Any]]:
         except RecursionError:
             return
         else:
-            yield found
+            yield record
         position = text.find("{", end)
 
 

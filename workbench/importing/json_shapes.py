@@ -90,11 +90,11 @@ class _Search:
             return [_table(place, headed)]
         if len(value) >= SHORTEST_ALONE and _is_column(value):
             return [_table(place, [{"value": number} for number in value])]
-        found: list[Table] = []
+        tables: list[Table] = []
         for number, inner in enumerate(value):
             if isinstance(inner, dict | list):
-                found += self.tables_in(inner, (*place, _name_in(inner) or f"{number}"))
-        return found
+                tables += self.tables_in(inner, (*place, _name_in(inner) or f"{number}"))
+        return tables
 
     def _in_object(self, value: dict[str, Any], place: tuple[str, ...]) -> list[Table]:
         by_step = _records_by_step(value)
@@ -104,11 +104,11 @@ class _Search:
         records = columns.records or _records_of_split(value)
         if records:
             return [_table(place, records, columns.notes)]
-        found: list[Table] = []
+        tables: list[Table] = []
         for key, inner in value.items():
             if isinstance(inner, dict | list):
-                found += self.tables_in(inner, (*place, str(key)))
-        return found
+                tables += self.tables_in(inner, (*place, str(key)))
+        return tables
 
 
 def _table(place: tuple[str, ...], records: Sequence[Record], notes: tuple[str, ...] = ()) -> Table:

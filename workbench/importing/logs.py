@@ -90,9 +90,9 @@ class Source:
     mapping: NameMap = AS_LOGGED  # names that the user gives
 
     @classmethod
-    def of(cls, path: Path, found: Format) -> Source:
+    def of(cls, path: Path, log_format: Format) -> Source:
         """Return the source that a path itself is."""
-        return cls(path, found, path)
+        return cls(path, log_format, path)
 
     def packed_in(self, archive: Path, inner: Unpacked) -> Source:
         """Return the source as the part of an archive that it is."""
@@ -103,14 +103,14 @@ class Source:
         """Return what changes with the files of the source: their names, sizes and times."""
         origin = self.archive or self.path
         own = sorted(islice(origin.rglob("*"), ENTRIES)) if origin.is_dir() else [origin]
-        seen = []
+        lines = []
         for file in (*own, origin.with_name(f"{origin.name}-wal"), *configs(origin)):
             with suppress(OSError):  # gone since
                 state = file.stat()
-                seen.append(f"{file} {state.st_size} {state.st_mtime_ns}")
-        seen += [f"{column}={metric}" for column, metric in sorted(self.mapping.columns.items())]
-        seen.append(f"step={self.mapping.step}")
-        return sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
+                lines.append(f"{file} {state.st_size} {state.st_mtime_ns}")
+        lines += [f"{column}={metric}" for column, metric in sorted(self.mapping.columns.items())]
+        lines.append(f"step={self.mapping.step}")
+        return sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
     def runs(self, refused: list[str] | None = None) -> Iterator[Imported]:
         """Yield the runs in it; `refused` gets a line for each of nothing known. InputError where none can be
@@ -173,8 +173,8 @@ class Imported:
         tables: dict[str, dict[str, Any]] = {}
         for table in earlier.tables.keys() | self.tables.keys():
             tables[table] = _stacked(earlier.tables.get(table, {}), self.tables.get(table, {}), first)
-        kept = earlier.kept | self.kept
-        return replace(self, tables=tables, read=earlier.read | self.read, kept=kept)
+        own_columns = earlier.kept | self.kept
+        return replace(self, tables=tables, read=earlier.read | self.read, kept=own_columns)
 
     @property
     def every(self) -> int:
@@ -219,10 +219,10 @@ class _Search:
         try:
             if is_packed(path):
                 return self._in_archive(path)
-            found = format_of(path)
+            log_format = format_of(path)
         except OSError as error:
             raise InputError(f"'{path}' cannot be read: {error.strerror or 'opening it failed'}") from None
-        return [Source.of(path, found)] if found else []
+        return [Source.of(path, log_format)] if log_format else []
 
     def _in_archive(self, path: Path) -> list[Source]:
         if self._layers == LAYERS:
@@ -230,14 +230,15 @@ class _Search:
         inner = unpacked(path)
         self._layers += 1
         try:
-            found = list(self.below(inner.path, DEEP)) if inner.path.is_dir() else self.in_file(inner.path)
+            is_folder = inner.path.is_dir()
+            logs = list(self.below(inner.path, DEEP)) if is_folder else self.in_file(inner.path)
         except InputError as error:
             raise InputError(str(error).replace(str(inner.path), str(path))) from None
         finally:
             self._layers -= 1
-        if not found:
+        if not logs:
             raise InputError(f"'{path}' holds no known log")
-        return [one.packed_in(path, inner) for one in found]
+        return [log.packed_in(path, inner) for log in logs]
 
     def below(self, folder: Path, deep: int) -> Iterator[Source]:
         """Yield the logs of a folder: it is one, or it holds some."""
@@ -290,13 +291,15 @@ def imported(
     summands = parts_that_add_up(metrics, read.get("step.reward"), others)
     if summands:
         rows.notes.append(f"the reward is the sum of {' and '.join(summands)}: they are its parts")
-    kept = _own_columns(others[:KEPT], summands)
-    step |= {name: metrics[metric] for name, metric in kept.items()}
+    own_columns = _own_columns(others[:KEPT], summands)
+    step |= {name: metrics[metric] for name, metric in own_columns.items()}
     tables = _tables(step, updates)
     choices = names.choices(config)
     reading = replace(
         rows.reading(read.values()),
-        not_finite=tuple(_all_not_finite(tables, {f"step.{own}": kept[own] for own in kept} | read)),
+        not_finite=tuple(
+            _all_not_finite(tables, {f"step.{own}": own_columns[own] for own in own_columns} | read)
+        ),
         trainer=trainer_of(metrics, config, path),
         reward_metric=read.get("step.reward", ""),
         success_metric=read.get("step.success", ""),
@@ -307,8 +310,16 @@ def imported(
         configuration=dict(config),
         versions=versions_near(path, config),
     )
-    settings = {setting: choice.value for setting, choice in choices.items()}
-    return Imported(rows.name, tables, settings, read, kept, others[KEPT:], reading, rows.status)
+    return Imported(
+        name=rows.name,
+        tables=tables,
+        settings={setting: choice.value for setting, choice in choices.items()},
+        read=read,
+        kept=own_columns,
+        left=others[KEPT:],
+        reading=reading,
+        status=rows.status,
+    )
 
 
 def _columns_by_table(
@@ -330,11 +341,11 @@ def _columns_by_table(
 def _own_columns(others: Iterable[str], summands: Collection[str]) -> dict[str, str]:
     """Return the columns that metrics without a column of ours are kept in."""
     taken = set(column_types("step"))
-    kept: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for metric in others:
         name = f"rewards/{metric}" if metric in summands else metric
-        kept[names.own_column(name, taken | kept.keys())] = metric
-    return kept
+        columns[names.own_column(name, taken | columns.keys())] = metric
+    return columns
 
 
 def _stacked(earlier: Mapping[str, Any], later: Mapping[str, Any], first: int) -> dict[str, Any]:
@@ -438,7 +449,7 @@ def _not_finite(name: str, values: Column) -> np.ndarray:
 
 def _all_not_finite(tables: Mapping[str, Mapping[str, Any]], run_names: Mapping[str, str]) -> list[NotFinite]:
     """Return the metrics with values that are NaN or infinite, the first to be so first."""
-    found = []
+    broken = []
     for table, columns in tables.items():
         for name, values in columns.items():
             column = f"{table}.{name}"
@@ -448,8 +459,8 @@ def _all_not_finite(tables: Mapping[str, Mapping[str, Any]], run_names: Mapping[
             if wrong.any():
                 logged = int(np.ma.count(values))
                 first = int(np.asarray(columns["step"])[wrong][0])
-                found.append(NotFinite(column, run_names[column], int(wrong.sum()), logged, first))
-    return sorted(found, key=lambda part: part.first_step)
+                broken.append(NotFinite(column, run_names[column], int(wrong.sum()), logged, first))
+    return sorted(broken, key=lambda part: part.first_step)
 
 
 def events(run: Imported, band_rules: Iterable[Rule] = ()) -> tuple[dict[str, Any], list[Event]]:
@@ -458,14 +469,15 @@ def events(run: Imported, band_rules: Iterable[Rule] = ()) -> tuple[dict[str, An
     """
     watch = UnsizedWatch()
     known = [name for name in run.tables["step"] if name not in run.kept]
-    rules = RuleWatch([*alarms([one for one in CATALOGUE if one.name in known]), *band_rules])
-    found = list[Event]()
+    alarm_rules = alarms([diagnostic for diagnostic in CATALOGUE if diagnostic.name in known])
+    rules = RuleWatch([*alarm_rules, *band_rules])
+    occurred = list[Event]()
     for values in zip(*(run.tables["step"][name][:: run.every].tolist() for name in known), strict=True):
-        seen = {name: value for name, value in zip(known, values, strict=True) if value is not None}
-        step = seen.pop("step")
-        found += [*watch.step(step, seen), *rules.step(step, seen)]
-    found += watch.falls()
-    return watch.verdict.columns(), sorted(found, key=lambda event: event.step)
+        logged = {name: value for name, value in zip(known, values, strict=True) if value is not None}
+        step = logged.pop("step")
+        occurred += [*watch.step(step, logged), *rules.step(step, logged)]
+    occurred += watch.falls()
+    return watch.verdict.columns(), sorted(occurred, key=lambda event: event.step)
 
 
 def logs(path: Path, refused: list[str] | None = None, mapping: NameMap = AS_LOGGED) -> Iterator[Log]:
@@ -505,12 +517,9 @@ def log_of(run: Imported, path: Path) -> Log:
     thin = run.every
     tables = dict[str, pd.DataFrame]()
     for table, columns in run.tables.items():
-        shown = {name: values[::thin] for name, values in columns.items()}
-        tables[table] = pd.DataFrame(
-            {n: np.ma.filled(x, np.nan) if np.ma.isMA(x) else x for n, x in shown.items()}
-        )
-    verdict, found = events(run)
-    tables["event"] = pd.DataFrame(found)
+        tables[table] = pd.DataFrame({name: _filled(values[::thin]) for name, values in columns.items()})
+    verdict, occurred = events(run)
+    tables["event"] = pd.DataFrame(occurred)
     named = path.name.startswith(run.name) or run.name == path.parent.name
     name = path.name if named else f"{path.name}: {run.name}"
     name += f" (one in {thin} of its {len(run.steps):,} steps)" if thin > 1 else ""
@@ -518,3 +527,8 @@ def log_of(run: Imported, path: Path) -> Log:
     return Log(
         name, lambda table, step: tables.get(table, pd.DataFrame()), run.settings, row, reading=run.reading
     )
+
+
+def _filled(values: Any) -> Any:
+    """Return values with NaN for what is missing."""
+    return np.ma.filled(values, np.nan) if np.ma.isMA(values) else values

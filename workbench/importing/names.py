@@ -366,7 +366,17 @@ _BOUND = "learn.policy.max_grad_norm"
 # A coefficient of the KL counts only where its term is on: where the switch says no, it is 0.
 _SWITCHES = {"kl_loss_coef": "use_kl_loss", "kl_coef": "use_kl_in_reward"}
 
-_EXACT = {name: (column, rank) for column, names in NAMES.items() for rank, name in enumerate(names)}
+
+def _places_of_names() -> dict[str, tuple[str, int]]:
+    """Return the column and rank of each name of NAMES."""
+    places = {}
+    for column, names in NAMES.items():
+        for rank, name in enumerate(names):
+            places[name] = (column, rank)
+    return places
+
+
+_EXACT = _places_of_names()
 _GLOBS = [
     (re.compile(".+".join(map(re.escape, name.split("*")))), at) for name, at in _EXACT.items() if "*" in name
 ]
@@ -374,11 +384,11 @@ _GLOBS = [
 
 def _places_of_words() -> dict[str, tuple[str, int]]:
     """Return the column and rank of each word of WORDS."""
-    found = {}
+    places = {}
     for column, words in WORDS.items():
         for rank, word in enumerate(words):
-            found[word] = (column, _RANK_OF_WORDS + rank)
-    return found
+            places[word] = (column, _RANK_OF_WORDS + rank)
+    return places
 
 
 _WORDS = _places_of_words()
@@ -434,8 +444,10 @@ def _listed_place(metric: str) -> tuple[str, int] | None:
     for name in (metric, short, _PAST.sub("", short)):
         if name in _EXACT:
             return _EXACT[name]
-    listed = next((found for pattern, found in _GLOBS if pattern.fullmatch(metric)), None)
-    return listed or _by_words(metric) or _by_rules(metric)
+    for pattern, place_of_glob in _GLOBS:
+        if pattern.fullmatch(metric):
+            return place_of_glob
+    return _by_words(metric) or _by_rules(metric)
 
 
 def _by_words(metric: str) -> tuple[str, int] | None:
@@ -443,13 +455,13 @@ def _by_words(metric: str) -> tuple[str, int] | None:
     bare = re.sub(r"[\s-]+", "_", metric.strip().lower().replace(". ", "_"))
     held_out = _HELD_OUT.match(bare)
     core = _without_rooms(bare[held_out.end() :] if held_out else bare)
-    found = _WORDS.get(core)
-    if found is None:
+    place_of_words = _WORDS.get(core)
+    if place_of_words is None:
         # A tracker may have written `critic/score/mean` as critic_score_mean.
-        found = _WORDS.get(_without_rooms(_FLAT_ROOMS.sub("", core)))
-        if found is None or found[0] not in _SCORES_AND_LENGTHS:
+        place_of_words = _WORDS.get(_without_rooms(_FLAT_ROOMS.sub("", core)))
+        if place_of_words is None or place_of_words[0] not in _SCORES_AND_LENGTHS:
             return None
-    column, rank = found
+    column, rank = place_of_words
     if held_out is None:
         return column, rank
     return ("step.heldout_success", rank) if column in ("step.reward", "step.success") else None
@@ -489,13 +501,13 @@ def _without_rooms(name: str) -> str:
 
 def candidates(column: str, metrics: Iterable[str]) -> tuple[str, ...]:
     """Return the metrics that may be a column, by a word of theirs (CLUES), of those that have no column."""
-    found = []
+    named = []
     for metric in metrics:
         words = set(_words_of(metric))
         hints = any(clue <= words for clue in _CLUES[column])
         if hints and not words & _NO_MEAN and place(metric) is None and not part_of(metric):
-            found.append(metric)
-    return tuple(found[:CANDIDATES])
+            named.append(metric)
+    return tuple(named[:CANDIDATES])
 
 
 def chosen(metrics: Collection[str]) -> dict[str, str]:
@@ -504,8 +516,12 @@ def chosen(metrics: Collection[str]) -> dict[str, str]:
     """
     best: dict[str, tuple[int, str]] = {}
     for metric in metrics:
-        if (found := place(metric)) and (found[0] not in best or found[1] < best[found[0]][0]):
-            best[found[0]] = (found[1], metric)
+        place_of_metric = place(metric)
+        if place_of_metric is None:
+            continue
+        column, rank = place_of_metric
+        if column not in best or rank < best[column][0]:
+            best[column] = (rank, metric)
     read = {column: metric for column, (_, metric) in best.items()}
     if read.get("step.reward") == _SLIME and (held_out := [*filter(_SLIME_EVALUATION.fullmatch, metrics)]):
         read.setdefault("step.heldout_success", held_out[0])
@@ -530,7 +546,12 @@ def own_column(metric: str, taken: Iterable[str]) -> str:
     """
     part = part_of(metric)
     plain = re.sub(r"[^0-9a-z]+", "_", (part or metric).lower()).strip("_")[:80] or "metric"
-    name = f"{COMPONENT}{plain}" if part else f"_{plain}" if plain[0].isdigit() else plain
+    if part:
+        name = f"{COMPONENT}{plain}"
+    elif plain[0].isdigit():
+        name = f"_{plain}"
+    else:
+        name = plain
     used = set(taken)
     numbered = (f"{name}_{n}" for n in range(2, len(used) + 3))
     return next(free for free in chain([name], numbered) if free not in used)

@@ -47,13 +47,13 @@ class NumberReader:
         `positions` are those of their rows in the log.
         """
         try:
-            found = np.array(values, dtype=float)
-            if found.ndim != 1:
+            numbers = np.array(values, dtype=float)
+            if numbers.ndim != 1:
                 raise ValueError
         except (ValueError, TypeError, OverflowError):
             return self._read_each(values, positions)
         mask: Any = np.array([value is None for value in values]) if None in values else np.ma.nomask
-        return column(found, mask)
+        return column(numbers, mask)
 
     def _read_each(self, values: Sequence[Any], positions: Sequence[int] | np.ndarray) -> Column:
         self._decide_comma([value for value in values if isinstance(value, str) and "," in value])
@@ -129,12 +129,12 @@ class NumberReader:
 
     def notes(self, metric: str) -> list[str]:
         """Return sentences on how the values of a metric were written."""
-        found = []
+        sentences = []
         if self.commas:
-            found.append(f"'{metric}': commas were read as {self.commas}")
+            sentences.append(f"'{metric}': commas were read as {self.commas}")
         if self.percent:
-            found.append(f"'{metric}': percent signs were read as hundredths")
-        return found
+            sentences.append(f"'{metric}': percent signs were read as hundredths")
+        return sentences
 
 
 def _is_null(value: Any) -> bool:

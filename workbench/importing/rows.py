@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -61,23 +61,27 @@ class Rows:
         """Take rows; what is no number in them is left out."""
         block: list[Mapping[str, Any]] = []
         positions: list[int] = []
-        held = 0
-        for row in chain(rows, [None]):
-            if row is not None:
-                block.append(row)
-                positions.append(self.position or len(self) + len(block))
-                held += len(row)
-            if block and (row is None or len(block) == BLOCK or held > KEYS):
-                names = self._room(dict.fromkeys(chain.from_iterable(block)))
-                places = np.array(positions)
-                columns = {
-                    name: self.numbers(name, [one.get(name) for one in block], places) for name in names
-                }
-                self.block(columns, len(block), places)
+        keys = 0
+        for row in rows:
+            block.append(row)
+            positions.append(self.position or len(self) + len(block))
+            keys += len(row)
+            if len(block) == BLOCK or keys > KEYS:
+                self._take(block, positions)
                 block = []
                 positions = []
-                held = 0
+                keys = 0
+        if block:
+            self._take(block, positions)
         return self
+
+    def _take(self, rows: list[Mapping[str, Any]], positions: list[int]) -> None:
+        """Take rows as a block of columns."""
+        places = np.array(positions)
+        columns = {}
+        for name in self._room(dict.fromkeys(chain.from_iterable(rows))):
+            columns[name] = self.numbers(name, [row.get(name) for row in rows], places)
+        self.block(columns, len(rows), places)
 
     @property
     def names(self) -> list[str]:
@@ -223,8 +227,8 @@ class Rows:
 
     def _column(self, name: str) -> Column:
         """Return all rows of a metric, and forget its blocks."""
-        found = [block.pop(name, np.ma.MaskedArray(np.zeros(size), True)) for size, block in self._blocks]
-        return np.ma.concatenate(found)
+        parts = [block.pop(name, np.ma.MaskedArray(np.zeros(size), True)) for size, block in self._blocks]
+        return np.ma.concatenate(parts)
 
     def _steps(self) -> Column:
         """Return the step of each row, by the first name of one that the row has; the number of the row
@@ -329,40 +333,92 @@ def folded(
 def _merged(
     steps: np.ndarray, metrics: dict[str, Column], rows: Rows, positions: np.ndarray
 ) -> tuple[np.ndarray, dict[str, Column]]:
-    begun = _begun(steps, metrics)
-    if len(begun) and not _logged_twice(steps, metrics):
-        rows.notes.append("the rows are not in the order of their steps: sorted")
-        begun = begun[:0]
-    elif 4 * len(begun) > len(steps) or len(begun) > ATTEMPTS:
-        rows.notes.append("steps are in no order: of equal steps the last value counts")
-        begun = begun[:0]
+    """Return (steps, metrics) of rows that are not in the order of their steps, with one row a step."""
+    begun = _attempts(steps, metrics, rows)
     # The rows at which each metric begins again: so often is its attempt at a row.
     again = {name: np.intersect1d(_back(steps, values), begun) for name, values in metrics.items()}
     restarts = _restarts(steps, begun, again)
-    index = np.arange(len(steps))
-    order = np.argsort(steps, kind="stable")
-    ordered = steps[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    rank = np.searchsorted(ordered[starts], steps)  # of the step of each row
+    by_step = _RowsByStep.of(steps)
+    fate = _Replacements(_number_of_earlier(sorted(restart.row for restart in restarts.values()), len(steps)))
     merged = dict[str, Column]()
-    fate = _Replacements(
-        np.searchsorted(sorted(restart.row for restart in restarts.values()), index, "right")
-    )
-    for name, own in again.items():
+    for name, own_starts in again.items():
         values = metrics.pop(name)
-        logged = ~np.ma.getmaskarray(values)
-        valid = logged.copy()
-        attempts = np.searchsorted(own, index, "right")
-        for attempt, restart in restarts.items():
-            valid &= (index >= restart.row) | (steps < restart.step) | (attempts >= attempt)
-        last = np.maximum.reduceat(np.where(valid[order], index, -1), starts)
+        valid = ~np.ma.getmaskarray(values) & _is_current(steps, own_starts, restarts)
+        last = by_step.last_rows(valid)
         if name not in CLOCKS:
-            winners = np.where(last < 0, -1, order[last])
-            fate.add(values, logged & ~valid, valid, winners[rank])
-        if (last >= 0).any():
-            merged[name] = np.ma.MaskedArray(np.ma.getdata(values)[order][last], last < 0)
+            fate.add(values, valid, last.or_minus_1()[by_step.rank])
+        if not last.is_missing.all():
+            merged[name] = np.ma.MaskedArray(np.ma.getdata(values)[last.rows], last.is_missing)
     fate.report(rows, positions, sorted(restarts.values()))
-    return ordered[starts], merged
+    return by_step.steps, merged
+
+
+def _attempts(steps: np.ndarray, metrics: Mapping[str, Column], rows: Rows) -> np.ndarray:
+    """Return the rows at which an attempt begins; none where the rows are in another order, which `rows` is
+    told.
+    """
+    begun = _begun(steps, metrics)
+    if len(begun) and not _logged_twice(steps, metrics):
+        rows.notes.append("the rows are not in the order of their steps: sorted")
+        return begun[:0]
+    if 4 * len(begun) > len(steps) or len(begun) > ATTEMPTS:
+        rows.notes.append("steps are in no order: of equal steps the last value counts")
+        return begun[:0]
+    return begun
+
+
+def _number_of_earlier(starts: Sequence[int] | np.ndarray, size: int) -> np.ndarray:
+    """Return how many of the starts lie at or before each row."""
+    return np.searchsorted(starts, np.arange(size), "right")
+
+
+def _is_current(steps: np.ndarray, own_starts: np.ndarray, restarts: Mapping[int, Restart]) -> np.ndarray:
+    """Return the rows at which no restart has replaced a metric, which begins again at `own_starts`.
+
+    A restart replaces what lies before it, from its step on; but not the rows of a metric that has begun
+    as often already.
+    """
+    index = np.arange(len(steps))
+    attempts = _number_of_earlier(own_starts, len(steps))
+    current = np.ones(len(steps), bool)
+    for attempt, restart in restarts.items():
+        current &= (index >= restart.row) | (steps < restart.step) | (attempts >= attempt)
+    return current
+
+
+class _LastRows(NamedTuple):
+    """The last row of each step in which a metric is valid; where there is none, any row."""
+
+    rows: np.ndarray
+    is_missing: np.ndarray
+
+    def or_minus_1(self) -> np.ndarray:
+        """Return the rows, with -1 for those that are missing."""
+        return np.where(self.is_missing, -1, self.rows)
+
+
+class _RowsByStep(NamedTuple):
+    """Rows in the order of their steps; rows of one step stay in the order of the log."""
+
+    order: np.ndarray  # the rows
+    starts: np.ndarray  # where in `order` each step begins
+    steps: np.ndarray  # each once, ascending
+    rank: np.ndarray  # of each row, that of its step among `steps`
+
+    @classmethod
+    def of(cls, steps: np.ndarray) -> Self:
+        """Sort the rows with these steps."""
+        order = np.argsort(steps, kind="stable")
+        ordered = steps[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        unique = ordered[starts]
+        return cls(order, starts, unique, np.searchsorted(unique, steps))
+
+    def last_rows(self, valid: np.ndarray) -> _LastRows:
+        """Return the last valid row of each step."""
+        places = np.where(valid[self.order], np.arange(len(self.order)), -1)
+        last = np.maximum.reduceat(places, self.starts)
+        return _LastRows(self.order[last], last < 0)
 
 
 class _Replacements:
@@ -375,10 +431,11 @@ class _Replacements:
         self._restarted = np.zeros(size, bool)
         self._overwritten = np.zeros(size, bool)
 
-    def add(self, values: Column, restarted: np.ndarray, valid: np.ndarray, last: np.ndarray) -> None:
-        """Add a metric: where a restart replaced it, where it is valid, and at each row the row that counts
-        for its step (-1: none). A value that the same value replaced is not lost.
+    def add(self, values: Column, valid: np.ndarray, last: np.ndarray) -> None:
+        """Add a metric: where no restart replaced it, and at each row the row that counts for its step (-1:
+        none). A value that the same value replaced is not lost.
         """
+        restarted = ~np.ma.getmaskarray(values) & ~valid
         data = np.ma.getdata(values)
         final = data[last]
         counts = valid & (last >= 0) & ((data == final) | (np.isnan(data) & np.isnan(final)))

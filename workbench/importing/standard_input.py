@@ -27,10 +27,10 @@ def spooled() -> Iterator[Path]:
     """
     stream = _stream()
     with tempfile.TemporaryDirectory(prefix="sorl-") as folder:
-        kept = Path(folder) / "all"
+        whole = Path(folder) / "all"
         digest = sha256()
         size = 0
-        with kept.open("wb") as file:
+        with whole.open("wb") as file:
             while piece := stream.read(_PIECE):
                 size += len(piece)
                 if size > LARGEST:
@@ -44,7 +44,7 @@ def spooled() -> Iterator[Path]:
         home = Path(folder) / digest.hexdigest()[:12]
         home.mkdir()
         try:
-            yield kept.rename(home / NAME)
+            yield whole.rename(home / NAME)
         except InputError as error:
             raise InputError(str(error).replace(f"'{home / NAME}'", NAME)) from None
 

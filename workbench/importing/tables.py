@@ -106,10 +106,10 @@ def is_table(path: Path, head: bytes) -> bool:
     if path.suffix in (".csv", ".tsv"):
         return True
     lines = (Line(number, text, True, False) for number, text in enumerate(text_of(head).splitlines(), 1))
-    found = _find_heading(lines)
-    if found is None:
+    table_head = _find_heading(lines)
+    if table_head is None:
         return False
-    heading, first_rows = found
+    heading, first_rows = table_head
     if len(heading.names) < 2 or not heading.knows_a_metric:
         return False
     if any(map(_MAYBE_NUMBER.fullmatch, heading.names)):
@@ -129,10 +129,10 @@ def table(path: Path) -> Iterator[Rows]:
     """
     with opened(path) as text:
         lines = numbered_lines(text)
-        found = _find_heading(lines)
-        if found is None:
+        table_head = _find_heading(lines)
+        if table_head is None:
             raise InputError(f"'{path}' cannot be read as CSV: its first line does not name the columns")
-        heading, first_rows = found
+        heading, first_rows = table_head
         yield from TableReader(path, heading, text).runs(chain(first_rows, lines))
 
 
@@ -185,8 +185,8 @@ class TableReader:
         """Read the next rows by this heading."""
         self._heading = heading
         panels = list(filter(None, map(_PANEL.fullmatch, heading.names)))
-        curves = [found for found in panels if not found["end"]]
-        charts = bool(curves) and all(place(found["metric"]) for found in panels)
+        curves = [panel for panel in panels if not panel["end"]]
+        charts = bool(curves) and all(place(panel["metric"]) for panel in panels)
         self._metrics = {}
         if charts:
             for curve in curves:
@@ -330,14 +330,16 @@ def parquet(path: Path) -> Iterator[Rows]:
         texts = [leaf.path for leaf in _leaves(schema) if _is_known_text(leaf)]
         columns = [leaf.path for leaf in _leaves(schema) if _is_number(leaf)] + texts
         # Texts stay in their dictionaries: a few bytes of a file can say one of a megabyte many times.
-        found = pq.ParquetFile(raw, read_dictionary=texts)
-        if found.metadata.num_rows * max(len(columns), 1) > CELLS:
-            raise InputError(f"'{path}' says it holds {found.metadata.num_rows:,} rows; give a part of it")
+        parquet_file = pq.ParquetFile(raw, read_dictionary=texts)
+        if parquet_file.metadata.num_rows * max(len(columns), 1) > CELLS:
+            raise InputError(
+                f"'{path}' says it holds {parquet_file.metadata.num_rows:,} rows; give a part of it"
+            )
         begun = 0
-        for group in range(found.metadata.num_row_groups):
-            size = found.metadata.row_group(group).num_rows
+        for group in range(parquet_file.metadata.num_row_groups):
+            size = parquet_file.metadata.row_group(group).num_rows
             try:
-                batches = [*found.iter_batches(_TABLE_ROWS, row_groups=[group], columns=columns)]
+                batches = [*parquet_file.iter_batches(_TABLE_ROWS, row_groups=[group], columns=columns)]
             except (pa.ArrowException, OSError):
                 rows.account.leave_out("damaged row group", rows.place(begun + 1), size)
             else:

@@ -144,10 +144,10 @@ class RecordFinder:
         self._watch_bars(text)
         if self._settings.take(text):
             return
-        found = self._dict_in(line, text) or self._pairs_in(line, text)
-        if found is not None:
+        record = self._dict_in(line, text) or self._pairs_in(line, text)
+        if record is not None:
             yield from self._close_block()
-            yield from self._accepted(found)
+            yield from self._accepted(record)
             return
         if self._starts_table(text):
             return
@@ -189,9 +189,9 @@ class RecordFinder:
     def _dict_in(self, line: Line, text: str) -> Record | None:
         start = text.find("{")
         if (start >= 0 and ":" in text[start:]) or text.endswith("{"):
-            found = self._braced_dict(line, text, start)
-            if found is not None:
-                return found
+            record = self._braced_dict(line, text, start)
+            if record is not None:
+                return record
         match = _BARE_DICT.search(text) if start < 0 else None
         if match is None:
             return None
@@ -326,22 +326,22 @@ def with_steps(records: Iterator[Record], rows: Rows) -> Iterator[dict[str, Any]
     rows.is_numbered = bool(first) and len(stepless) == len(first) and not bar
     number = -1
     any_numbered = False
-    seen: set[str] = set()
+    names_so_far: set[str] = set()
     for record in chain(first, records):
         step = record.step if record.step is not None else record.bars.get(bar)
         if step is None:
             names = {name for name in record.values if place(name) is not None} or set(record.values)
-            if number < 0 or names & seen:
+            if number < 0 or names & names_so_far:
                 number += 1
-                seen = set()
+                names_so_far = set()
                 if not any_numbered:
                     rows.notes.append("records without a step are numbered in their order")
                 any_numbered = True
-            seen |= names
+            names_so_far |= names
             step = number
         else:
             number = step
-            seen = set()
+            names_so_far = set()
         rows.position = record.line
         values = {name: value for name, value in record.values.items() if name not in STEP}
         yield values | {"step": step}

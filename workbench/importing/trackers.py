@@ -102,12 +102,12 @@ def _of_each(records: Iterable[Any], read: Callable[[Any], Iterable[Any]], rows:
     for number, record in enumerate(records, start=1):
         rows.account.records += 1
         try:
-            found = [*read(record)]
+            values = [*read(record)]
         except DAMAGE:
             rows.account.leave_out("a damaged record", f"record {number:,}", unit="records")
             rows.account.records -= 1
         else:
-            yield from found
+            yield from values
 
 
 def _scalars(record: bytes, config: dict[str, Any]) -> Iterator[tuple[int, str, float]]:
@@ -136,12 +136,12 @@ def _scalars(record: bytes, config: dict[str, Any]) -> Iterator[tuple[int, str, 
 
 def _hyperparameters(plugin: Any) -> dict[str, Any]:
     """Return the hyperparameters of a session: a map from names to numbers (2), texts (3) and truths (4)."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for _, entry in messages(fields_inside(plugin, 1, 2, 3)):
         kind, value = next(iter(fields_inside(fields_inside(entry, 2)).items()), (0, None))
         read = {2: double_field, 3: text_field}.get(kind, bool)
-        found[text_field(fields_inside(entry, 1))] = read(value)
-    return found
+        values[text_field(fields_inside(entry, 1))] = read(value)
+    return values
 
 
 def wandb(path: Path) -> Iterator[Rows]:
@@ -287,10 +287,10 @@ def trackio(path: Path) -> Iterator[Rows]:
 
 def _trackio_row(record: tuple[Any, Any]) -> Iterator[dict[str, Any]]:
     step, text = record
-    found = from_json(text)
-    if not isinstance(found, dict):
+    metrics = from_json(text)
+    if not isinstance(metrics, dict):
         raise ValueError("it is no object")
-    yield {"_step": step} | found
+    yield {"_step": step} | metrics
 
 
 def _trackio_config(base: sqlite3.Connection, key: str, run: Any, rows: Rows) -> dict[str, Any]:

@@ -49,12 +49,12 @@ def is_settled(file: Path, later: bool) -> bool:
 def numbered(folder: Path, pattern: str) -> dict[int, Path]:
     """Files of a folder by the number in their names; `pattern` has one `{}` where that is."""
     before, after = pattern.split("{}")
-    found = {}
+    files = {}
     for file in folder.glob(pattern.replace("{}", "*")):
         digits = file.name[len(before) : len(file.name) - len(after)]
         if digits.isdecimal():
-            found[int(digits)] = file
-    return dict(sorted(found.items()))
+            files[int(digits)] = file
+    return dict(sorted(files.items()))
 
 
 def json_objects(
@@ -172,12 +172,12 @@ def _array(values: Any, kind: Any, what: str, file: Path) -> np.ndarray:
     try:
         if hasattr(values, "untyped_storage"):
             values = of_tensor(values)
-        made = np.asarray(values, dtype=kind)
+        array = np.asarray(values, dtype=kind)
     except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError):
         raise InputError(f"'{file}': {what} is no list of numbers") from None
-    if made.ndim != 1:
-        raise InputError(f"'{file}': {what} has {made.ndim} axes, and one was expected")
-    return made
+    if array.ndim != 1:
+        raise InputError(f"'{file}': {what} has {array.ndim} axes, and one was expected")
+    return array
 
 
 def of_tensor(tensor: Any) -> np.ndarray:
@@ -192,5 +192,5 @@ def one_length(arrays: dict[str, np.ndarray], file: Path, row: int) -> None:
     """Raise InputError where arrays of a row have different lengths."""
     lengths: Sequence[int] = [len(values) for values in arrays.values()]
     if len({*lengths}) > 1:
-        told = ", ".join(f"{name} {length}" for name, length in zip(arrays, lengths, strict=True))
-        raise InputError(f"'{file}', row {row}: columns of different lengths: {told}")
+        lengths_in_words = ", ".join(f"{name} {length}" for name, length in zip(arrays, lengths, strict=True))
+        raise InputError(f"'{file}', row {row}: columns of different lengths: {lengths_in_words}")

@@ -43,11 +43,11 @@ def _found(path: Path) -> Iterator[tuple[Path, type[Dump]]]:
     base = len(path.parts)
     for number, (name, folders, _) in enumerate(os.walk(path)):
         folder = Path(name)
-        reader = next((one for one in readers() if one.is_in(folder)), None)
+        reader = next((known for known in readers() if known.is_in(folder)), None)
         if reader is not None:
             yield folder, reader
         is_deep = len(folder.parts) - base >= DEEP
         if reader is not None or is_deep or number >= MOST_FOLDERS:
             folders.clear()
         else:
-            folders[:] = sorted(one for one in folders if not one.startswith("."))
+            folders[:] = sorted(below for below in folders if not below.startswith("."))

@@ -91,7 +91,7 @@ def read_rank(path: Path) -> RankFile:
 def _columns_of_rows(columns: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The columns with an entry a row, and the schedule; not what is of the whole batch."""
     count = len(columns["tokens"])
-    kept = {}
+    of_rows = {}
     for key, value in columns.items():
         is_list = isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
         length = len(value) if is_list else None
@@ -99,8 +99,8 @@ def _columns_of_rows(columns: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if key in ROW_KEYS and value is not None and (is_tensor or length != count):
             raise InputError(f"'{path}': {key} has {length} entries for {count} rows")
         if length == count or key in SCHEDULE_KEYS:
-            kept[key] = value
-    return kept
+            of_rows[key] = value
+    return of_rows
 
 
 def local_updates(schedule: Mapping[str, Any], file: Path) -> list[list[int]]:

@@ -57,7 +57,7 @@ class MilesDump(MegatronDump):
     ) -> Training:
         """Put the files of the ranks together, with the calls of the loss on their rows."""
         ranks = RankFiles(keeps, self.note)
-        found: list[RankCalls] = []
+        all_calls: list[RankCalls] = []
         covered: set[tuple[object, ...]] = set()
         is_matched = True
         for path in paths:
@@ -71,7 +71,7 @@ class MilesDump(MegatronDump):
                 is_matched = False
                 ranks.add(ranked)
                 continue
-            found.append(calls)
+            all_calls.append(calls)
             if ranked.cp_rank is not None:
                 covered.add(shard)
             ranks.add(ranked, {NEW_LOG_PROB: calls.new_log_prob})
@@ -80,8 +80,8 @@ class MilesDump(MegatronDump):
         if not is_matched:
             self.note(MISMATCH)
             training.log_prob.clear()
-        elif found:
-            self._set_proximal_policy(training, found)
+        elif all_calls:
+            self._set_proximal_policy(training, all_calls)
         else:
             self._reuse_old_log_probs(training)
         if not training.updates:
@@ -96,10 +96,10 @@ class MilesDump(MegatronDump):
         lines = files.json_objects(file)
         return {line["sample_index"]: line for line in lines if isinstance(line.get("sample_index"), int)}
 
-    def _set_proximal_policy(self, training: Training, found: Sequence[RankCalls]) -> None:
+    def _set_proximal_policy(self, training: Training, all_calls: Sequence[RankCalls]) -> None:
         """Make log_prob_old what the trainer's ratio compares with."""
         proximal: set[str] = set()
-        for calls in found:
+        for calls in all_calls:
             proximal |= calls.proximal
         if SAMPLER in proximal:
             self.note(RATIO_TO_SAMPLER)

@@ -171,9 +171,13 @@ def _proximal_policy(
     if sampler is not None and _are_equal(old, sampler):
         return SAMPLER
     # With --skip-actor-forward-only the old log-probs are the new ones, and train_data has none.
-    told = sample.get("rollout_log_probs")
-    if trainer is None and sampler is not None and told is not None and _are_equal(old, new):
-        return ITSELF if _are_equal(files.floats(told, "rollout_log_probs", file), sampler) else None
+    rollout_log_probs = sample.get("rollout_log_probs")
+    if trainer is None and sampler is not None and rollout_log_probs is not None and _are_equal(old, new):
+        return (
+            ITSELF
+            if _are_equal(files.floats(rollout_log_probs, "rollout_log_probs", file), sampler)
+            else None
+        )
     return None
 
 

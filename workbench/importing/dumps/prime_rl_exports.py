@@ -217,13 +217,13 @@ class PrimeRlExports(Dump):
     ) -> Row:
         tokens = sequence.branch.tokens
         trained_tokens = int(sequence.trained.sum())
-        found = rollouts.take(tokens) if rollouts is not None else None
-        if found is not None:
+        match = rollouts.take(tokens) if rollouts is not None else None
+        if match is not None:
             if coverage is not None:
                 coverage.join(trained_tokens)
-            self.note_count(CUT, 1 if len(tokens) < len(found.branch.tokens) else 0)
-            branch = found.branch.cut(len(tokens))
-            return branch.row(found.rollout, sequence.trained & branch.written, sequence.columns)
+            self.note_count(CUT, 1 if len(tokens) < len(match.branch.tokens) else 0)
+            branch = match.branch.cut(len(tokens))
+            return branch.row(match.rollout, sequence.trained & branch.written, sequence.columns)
         if coverage is not None:
             coverage.miss(NOT_FOUND, trained_tokens)
         start = int(sequence.branch.written.argmax())

@@ -44,16 +44,16 @@ class StepBuilder:
         self._size = 0
         self._coverage = lost
 
-    def add(self, kept: SizedTrace | None, shipment: Shipment, annotations: dict[int, Annotation]) -> None:
+    def add(self, sized: SizedTrace | None, shipment: Shipment, annotations: dict[int, Annotation]) -> None:
         """Take the trace of a shipment into the step."""
-        if kept is None:
+        if sized is None:
             for annotation in annotations.values():
                 self._coverage.miss("its episode is not in the stream", annotation.tokens)
             return
-        if not kept.trace.is_training:
+        if not sized.trace.is_training:
             return
-        self._size += kept.size + sum(annotation.size for annotation in annotations.values())
-        self.traces.append(_JoinedTrace(kept.trace, shipment, annotations))
+        self._size += sized.size + sum(annotation.size for annotation in annotations.values())
+        self.traces.append(_JoinedTrace(sized.trace, shipment, annotations))
 
     def step(self) -> DumpStep:
         """The rows, in the order in which the orchestrator sent them."""

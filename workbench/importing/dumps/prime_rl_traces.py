@@ -204,28 +204,28 @@ class PrimeRlTraces(Dump):
     def _branches_to_train(self, step: int) -> set[tuple[str, int]]:
         expected: set[tuple[str, int]] = set()
         for name, shipment in self._steps[step].items():
-            kept = self._traces.get(name)
-            if kept is None:
+            sized = self._traces.get(name)
+            if sized is None:
                 expected.update((name, index) for index in shipment.advantages)
                 continue
-            for branch in kept.trace.branches():
+            for branch in sized.trace.branches():
                 if branch.is_trainable and branch.to_train.any():
                     expected.add((name, branch.index))
         return expected
 
     def _keep_annotation(self, name: str, record: Record) -> list[int]:
         """Keep the branches of a record of the trainer; their numbers."""
-        kept = dict(self._annotations.get(name) or {})
+        annotations = dict(self._annotations.get(name) or {})
         numbers = []
         for index, branch in annotated_branches(record):
             annotation = read_annotation(branch, f"trace {name}, branch {index}", record)
             if annotation is None:
                 continue
-            self.note_count(REPEATED, 1 if index in kept else 0)
-            kept[index] = annotation
+            self.note_count(REPEATED, 1 if index in annotations else 0)
+            annotations[index] = annotation
             numbers.append(index)
-        tokens = sum(len(annotation.log_prob) for annotation in kept.values())
-        self._annotations.put(name, kept, tokens, self._done_count)
+        tokens = sum(len(annotation.log_prob) for annotation in annotations.values())
+        self._annotations.put(name, annotations, tokens, self._done_count)
         return numbers
 
     # A gathered step

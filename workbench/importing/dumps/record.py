@@ -78,21 +78,22 @@ class DumpRecorder:
         """
         if self._first_step is not None:
             step = self._first_step
-            events = [Event(step, "dump", "info", said, str(n)) for n, said in enumerate(self.sentences())]
+            numbered = enumerate(self.sentences())
+            events = [Event(step, "dump", "info", sentence, str(number)) for number, sentence in numbered]
             self._scribe.recorder.events(events)
             self._scribe.row("finished")
         self._scribe.recorder.close()
 
     def sentences(self) -> list[str]:
         """What of the dump was not read, not found or assumed."""
-        told = [*self._coverage.sentences(), *self._dump.notes]
+        sentences = [*self._coverage.sentences(), *self._dump.notes]
         if 0 < self.rows_without_tokens < self.rows:
-            kept = self.rows - self.rows_without_tokens
-            told.append(
-                f"Tokens of {kept:,} of {self.rows:,} rows were read; of the others only rewards and groups"
-                " (whole groups, drawn at random)."
+            with_tokens = self.rows - self.rows_without_tokens
+            sentences.append(
+                f"Tokens of {with_tokens:,} of {self.rows:,} rows were read; of the others only rewards and"
+                " groups (whole groups, drawn at random)."
             )
-        return told
+        return sentences
 
     def _rollouts(self, step: DumpStep) -> tuple[dict[str, Any], dict[str, Any]]:
         """The message that says which rollouts the step has."""
@@ -163,13 +164,14 @@ def thinned(step: DumpStep) -> DumpStep:
     for number, row in enumerate(step.rows):
         groups.setdefault(group_of(row), []).append(number)
     order = sorted(groups, key=lambda group: hashlib.sha256(f"{step.number} {group}".encode()).digest())
-    kept: set[int] = set()
+    with_tokens: set[int] = set()
     for group in order:
-        kept.update(number for number in groups[group] if step.rows[number].is_measured)
-        if longest * len(kept) > MOST_CELLS:
-            kept.difference_update(groups[group] if len(kept) > len(groups[group]) else ())
+        with_tokens.update(number for number in groups[group] if step.rows[number].is_measured)
+        if longest * len(with_tokens) > MOST_CELLS:
+            if len(with_tokens) > len(groups[group]):
+                with_tokens.difference_update(groups[group])
             break
-    rows = [row if number in kept else row.without_tokens() for number, row in enumerate(step.rows)]
+    rows = [row if number in with_tokens else row.without_tokens() for number, row in enumerate(step.rows)]
     return replace(step, rows=rows)
 
 

@@ -59,8 +59,8 @@ class Row:
         length = len(self.tokens) - self.prompt_length
         if unknown := self.columns.keys() - {*COLUMNS}:
             raise ValueError(f"no column of a dump is called {', '.join(sorted(unknown))}")
-        told = {"written": self.written, "trained": self.trained, "turn": self.turn, **self.columns}
-        for name, values in told.items():
+        columns = {"written": self.written, "trained": self.trained, "turn": self.turn, **self.columns}
+        for name, values in columns.items():
             if values is not None and len(values) != length:
                 raise ValueError(f"{name} has {len(values)} entries for {length} tokens of the response")
 
