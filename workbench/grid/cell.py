@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Self, get_args
@@ -154,8 +155,11 @@ def short(key: str) -> str:
     if key.startswith("slots."):
         return key.removeprefix("slots.")
     parts = key.split(".")
-    endings = (".".join(parts[-n:]) for n in range(1, len(parts)))
-    return next((e for e in endings if sum(f".{k}".endswith(f".{e}") for k in settings_keys()) == 1), key)
+    for length in range(1, len(parts)):
+        ending = ".".join(parts[-length:])
+        if sum(f".{known}".endswith(f".{ending}") for known in settings_keys()) == 1:
+            return ending
+    return key
 
 
 def differing(arms: Mapping[str, RunSettings]) -> dict[str, dict[str, Any]]:
@@ -202,22 +206,28 @@ def choices(slots: Sequence[Any]) -> list[str]:
     """Each choice of one slot in a line: its kind, and the options that are not the default or not the same
     in all.
     """
-    kinds = {slot.kind: [other for other in slots if other.kind == slot.kind] for slot in slots}
-    varying = {
-        kind: {f.name for f in fields(same[0]) if len({repr(getattr(one, f.name)) for one in same}) > 1}
-        for kind, same in kinds.items()
-    }
+    varying = {}
+    for kind in dict.fromkeys(slot.kind for slot in slots):
+        varying[kind] = _varying_options([slot for slot in slots if slot.kind == kind])
     return [choice(slot, varying[slot.kind]) for slot in slots]
+
+
+def _varying_options(slots: Sequence[Any]) -> set[str]:
+    """Return the options in which slots of one kind differ."""
+    names = [option.name for option in fields(slots[0])]
+    return {name for name in names if len(set(map(repr, map(attrgetter(name), slots)))) > 1}
 
 
 def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
     """A slot's choice in a line: its kind and its options (with `wanted`, only these and those off their
     default).
     """
-    shown = [
-        f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default
-    ]
-    return " ".join([slot.kind, *(f"{f.name}={in_words(getattr(slot, f.name))}" for f in shown)])
+    words = [slot.kind]
+    for option in fields(slot):
+        value = getattr(slot, option.name)
+        if wanted is None or option.name in wanted or value != option.default:
+            words.append(f"{option.name}={in_words(value)}")
+    return " ".join(words)
 
 
 def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | None = None) -> int:
@@ -246,8 +256,9 @@ class Estimate(NamedTuple):
         return f"no run recorded yet: estimated from {self.size} and {machine}"
 
     def __str__(self) -> str:
-        said = f"about {duration(self.seconds)}, {self.workers} at a time ({self.basis})"
-        return said if self.seconds else "nothing to run"
+        if not self.seconds:
+            return "nothing to run"
+        return f"about {duration(self.seconds)}, {self.workers} at a time ({self.basis})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return for JSON."""
