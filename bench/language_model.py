@@ -111,7 +111,7 @@ def measure(scene: Scene, rounds: int) -> list[Comparison]:
         folder = scene.folder / "llm"
         folder.mkdir()
         stage = Scene(_without_end(subject.settings), subject.start, subject.tokenizer, folder)
-        found += trl(stage, rounds, "language model, iteration")
+        found += trl(stage, rounds, "language model, iteration", warm_up=1)  # a minute each
     return found
 
 

@@ -138,7 +138,7 @@ def prompt_lengths(lengths: Sequence[int], completion: int, groups: int) -> list
     return [max(1, round(mean(part)) - completion) for part in parts]
 
 
-def trl(scene: Scene, rounds: int, what: str = "iteration") -> list[Comparison]:
+def trl(scene: Scene, rounds: int, what: str = "iteration", warm_up: int = WARM_UP) -> list[Comparison]:
     """Trained tokens/s (tokens that the policy wrote, once an epoch) of whole iterations.
 
     TRL's completions are as long as what our policy writes in an episode on average, and its prompts as long
@@ -152,13 +152,13 @@ def trl(scene: Scene, rounds: int, what: str = "iteration") -> list[Comparison]:
     threads = scene.settings.threads
     found = []
     with worker(ours(scene, scene.folder / "trl"), scene.folder / "ours.log", threads) as us:
-        seen = [us.iterate() for _ in range(WARM_UP)][-1]
+        seen = [us.iterate() for _ in range(warm_up)][-1]
         completion = round(seen["trained_tokens"] / learn.epochs / learn.episodes)
         groups = learn.episodes // group_size(scene)
         for name, kinds in (("lengths as ours", groups), ("no padding", 1)):
             prompts = prompt_lengths(seen["lengths"], completion, kinds)
             with worker(theirs(scene, prompts, completion), scene.folder / "trl.log", threads) as them:
-                a, b = alternate(us.sample, them.sample, rounds, warm_up=WARM_UP)
+                a, b = alternate(us.sample, them.sample, rounds, warm_up=warm_up)
             found.append(
                 Comparison(
                     name=f"{what}, {name}",

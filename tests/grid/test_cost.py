@@ -13,7 +13,8 @@ from sorl.grid import machine as machine_module
 from sorl.grid.cell import estimate, rough
 from sorl.grid.config import load
 from sorl.grid.cost import Network, Tokens, evaluation_seconds, network_of, warm_start_seconds
-from sorl.grid.machine import REFERENCE, Machine, probe
+from sorl.grid.machine import REFERENCE, Machine, probe, probe_model
+from sorl.learn import speed
 from sorl.learn.warmstart import tokenizer_of
 from sorl.spec import RunSettings
 from tests.grid.harness import grid_file
@@ -108,13 +109,30 @@ def test_the_imitation_of_a_model_costs_what_its_size_asks_for(folder):
 
 
 def test_a_probe_measures_this_machine_and_without_torch_there_is_none(monkeypatch):
-    monkeypatch.setattr(machine_module, "_SECONDS", 0.01)
+    monkeypatch.setattr(speed, "SECONDS", 0.01)
     probe.cache_clear()
-    measured = probe(1, 8, 64)
+    measured = probe(1)
     assert measured.is_probed
-    assert 0 < measured.product_seconds <= measured.weight_seconds * 10
     assert 0.01 < measured.slowness < 1000
     probe.cache_clear()
     monkeypatch.setattr(machine_module, "find_spec", lambda name: None)
-    assert probe(1, 8, 64) == REFERENCE
+    assert probe(1) == REFERENCE
     probe.cache_clear()
+
+
+def test_the_layers_of_a_model_are_timed_where_the_machine_was_probed(tmp_path, monkeypatch):
+    monkeypatch.setattr(speed, "SECONDS", 0.01)
+    model = real_model.write(tmp_path / "qwen2")
+    settings = RunSettings(model=str(model), threads=1).model_dump_json()
+    timed = probe_model(BIG, model, settings, 4, 30.0, 10.0)
+    assert timed.small_seconds == BIG.small_seconds
+    assert 1e-13 < timed.product_seconds < 1e-6
+    assert timed.product_seconds != BIG.product_seconds
+    assert 1e-12 < timed.weight_seconds < 1e-4
+    assert timed.weight_seconds != BIG.weight_seconds
+    assert probe_model(REFERENCE, model, settings, 4, 30.0, 10.0) is REFERENCE
+
+
+def test_a_model_that_cannot_be_built_is_estimated_from_the_machine_alone(folder):
+    settings = RunSettings(model=str(folder), threads=1).model_dump_json()
+    assert probe_model(BIG, folder, settings, 4, 30.0, 10.0) is BIG

@@ -305,17 +305,24 @@ def estimate(
     pace = median(paces) if paces else 1.0
     count = workers_for(cells, workers)
     each = [0.0]
-    for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):
+    for cell in cells:
+        settings = cell.settings
+        network = _network(settings)
+        rates = cost.machine_for(settings, network, machine)
         before = settings.fork.at_step if settings.fork is not None else 0  # trained by its parent
-        training = pace * rough(settings, algorithm, machine) * (settings.planned_iterations - before)
+        training = pace * rough(settings, cell.resolved, rates) * (settings.planned_iterations - before)
         if not paces:  # which hold the evaluations
-            training += cost.evaluation_seconds(settings, _network(settings), machine)
+            training += cost.evaluation_seconds(settings, network, rates)
         each.append(machine.slowness * cost.START + min(training, settings.stop.seconds or math.inf))
-    imitations = [cost.warm_start_seconds(start, _network(start), machine) for start in warm_starts]
-    warm = pace * sum(imitations)
+    warm = pace * sum(_imitation_seconds(start, machine) for start in warm_starts)
     # The longest cell may come last and leave the other workers idle: never below it.
     whole = warm + max(sum(each) / count, *each)
     return Estimate(whole, count, len(paces), _size_in_words(cells), machine.is_probed)
+
+
+def _imitation_seconds(start: RunSettings, machine: Machine) -> float:
+    network = _network(start)
+    return cost.warm_start_seconds(start, network, cost.machine_for(start, network, machine))
 
 
 def _size_in_words(cells: Sequence[Cell]) -> str:
@@ -350,14 +357,6 @@ def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
     warm_starts = {
         key(cell.settings): cell.settings for cell in cells if not made(cell.settings, runs / ".cache")
     }
-    machine = REFERENCE if paces or not cells else _probed(cells)
+    threads = max((cell.settings.threads for cell in cells), default=1)
+    machine = REFERENCE if paces or not cells else probe(threads)
     return estimate(cells, paces, workers, list(warm_starts.values()), machine)
-
-
-def _probed(cells: Sequence[Cell]) -> Machine:
-    """Probe this machine for the widest network of the cells."""
-    threads = max(cell.settings.threads for cell in cells)
-    rows = max(cell.settings.learn.episodes for cell in cells)
-    networks = [_network(cell.settings) for cell in cells]
-    width = max((network.width for network in networks if network is not None), default=64)
-    return probe(threads, rows, width)

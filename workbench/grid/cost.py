@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sorl.grid.machine import Machine
+from sorl.grid.machine import Machine, probe_model
 from sorl.objective import Algorithm
 from sorl.spec import InputError, RetrieverSettings, RunSettings
 from sorl.spec.files import MIB, from_json, read_text
@@ -29,8 +29,6 @@ START = 6.0  # imports, loading, last checkpoint
 PROMPT_TOKENS = 200
 _FOUND_TOKENS = 28  # around what a search returns, and of each fact in it
 _FACT_TOKENS = 20
-# Small operations in a layer of transformers, in units of the probe's, which has a backward pass.
-_LAYER_CALLS = 12
 _BACKWARD = 2  # forward passes that a backward pass costs
 _STEP_READS = 10  # times that a step of AdamW with a clipped norm reads or writes as much as the weights
 _DEMONSTRATED = 32  # demonstrations whose tokens are counted
@@ -150,6 +148,24 @@ def _of_demonstrations(task: str) -> Tokens:
     )
 
 
+def machine_for(settings: RunSettings, network: Network | None, machine: Machine) -> Machine:
+    """Return the rates of `machine` for the passes of these settings' model, timed on its layers."""
+    if network is None or settings.model is None:
+        return machine
+    tokens = Tokens.of(settings)
+    timed = RunSettings(
+        model=settings.model, threads=settings.threads, compute=settings.compute, engine=settings.engine
+    )
+    return probe_model(
+        machine,
+        _folder_of(settings.model),
+        timed.model_dump_json(),
+        settings.learn.episodes,
+        tokens.all,
+        tokens.written,
+    )
+
+
 def embedded_seconds(settings: RunSettings, algorithm: Algorithm, machine: Machine) -> float:
     """Seconds an iteration of the embedded policy; of a range of updates or draws the middle counts."""
     learn = settings.learn
@@ -210,8 +226,7 @@ def rollout_seconds(
     """
     tokens = Tokens.of(settings)
     more = max(1.0, episodes / settings.learn.episodes)  # rows than those that were probed
-    layers = network.layers * _LAYER_CALLS * machine.small_seconds
-    decode = network.parameters * machine.weight_seconds * more + layers
+    decode = network.parameters * machine.weight_seconds * more
     read = (episodes if prompts is None else prompts) * tokens.prompt + episodes * tokens.read
     return tokens.longest * decode + read * network.body * machine.product_seconds
 

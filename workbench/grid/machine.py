@@ -1,17 +1,13 @@
-"""What this machine computes a second: a probe of a second or two, which the estimate of `sorl plan` uses."""
+"""What this machine computes a second: a probe of a few seconds, which the estimate of `sorl plan` uses."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from statistics import median
+from pathlib import Path
 
-_SECONDS = 0.6  # of each of the three measurements
-_TOKENS = 512  # rows of a product of training
-_WEIGHTS = 1 << 24  # of the matrices that decoding reads: 64 MiB, more than a cache holds
+_TOKENS = 512  # of a step of the embedded policy
 _NARROW = 64  # width of the embedded policy
 
 
@@ -20,8 +16,8 @@ class Machine:
     """Rates of a machine, in seconds a piece of work; smaller is faster."""
 
     small_seconds: float  # a small operation forward and backward, where calling it costs more than computing
-    product_seconds: float  # a multiply-add of a product with many rows
-    weight_seconds: float  # a weight that a decoding step reads
+    product_seconds: float  # a multiply-add of a forward pass over many tokens
+    weight_seconds: float  # a weight that a decoding pass of all rows reads
     is_probed: bool = True
 
     @property
@@ -31,52 +27,51 @@ class Machine:
 
 
 # The 2-core Xeon with AVX-512 on which the constants of `cost` were measured, one thread.
-REFERENCE = Machine(small_seconds=1.86e-4, product_seconds=2.5e-11, weight_seconds=5e-10, is_probed=False)
+REFERENCE = Machine(small_seconds=1.86e-4, product_seconds=2.5e-11, weight_seconds=9e-10, is_probed=False)
 
 
 @cache
-def probe(threads: int, rows: int, width: int) -> Machine:
-    """Measure this machine at `threads` threads: decoding of `rows` rows and training, with matrices `width`
-    wide. REFERENCE without torch.
+def probe(threads: int) -> Machine:
+    """Time a small operation as the embedded policy makes them, with `threads` threads; what a larger model
+    costs is scaled from it. REFERENCE without torch.
     """
     if find_spec("torch") is None:
         return REFERENCE
     import torch
 
-    before = torch.get_num_threads()
+    from sorl.learn.speed import time_work
+
+    threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        narrow = torch.randn(_TOKENS, _NARROW, requires_grad=True)
-        small = torch.randn(_NARROW, _NARROW, requires_grad=True)
-        wide = torch.randn(width, 4 * width)
-        many = torch.randn(_TOKENS, width)
-        few = torch.randn(rows, width)
-        layers = [wide.clone() for _ in range(max(1, _WEIGHTS // wide.numel()))]
+        rows = torch.randn(_TOKENS, _NARROW, requires_grad=True)
+        weight = torch.randn(_NARROW, _NARROW, requires_grad=True)
 
         def call_small() -> object:
-            return torch.autograd.grad(torch.tanh(narrow @ small).sum(), (narrow, small))
+            return torch.autograd.grad(torch.tanh(rows @ weight).sum(), (rows, weight))
 
-        def train() -> object:
-            return many @ wide
-
-        def decode() -> object:
-            return [few @ layer for layer in layers]
-
-        return Machine(
-            small_seconds=_time(call_small),
-            product_seconds=_time(train) / (_TOKENS * wide.numel()),
-            weight_seconds=_time(decode) / (len(layers) * wide.numel()),
-        )
+        seconds = time_work(call_small, rows.device)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads_before)
+    slowness = seconds / REFERENCE.small_seconds
+    return Machine(seconds, REFERENCE.product_seconds * slowness, REFERENCE.weight_seconds * slowness)
 
 
-def _time(work: Callable[[], object]) -> float:
-    """Return the median seconds of `work`, done at least three times and for half a second or so."""
-    work()
-    seconds: list[float] = []
-    while sum(seconds) < _SECONDS or len(seconds) < 3:
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return median(seconds)
+def probe_model(
+    machine: Machine, folder: Path, settings_json: str, rows: int, tokens: float, written: float
+) -> Machine:
+    """Time the layers of the model in `folder`: the probed `machine` with the rates of its passes.
+
+    `rows` are sampled together and have `tokens` tokens each, of which the policy has `written`. The machine
+    itself where it was not probed, or where transformers cannot build such a model.
+    """
+    if not machine.is_probed:
+        return machine
+    from sorl.learn.speed import Rows, time_passes
+
+    step = Rows(rows, max(2, round(tokens)), max(1, round(written)))
+    try:
+        seconds = time_passes(folder, settings_json, step)
+    except (OSError, ValueError, KeyError, AttributeError, ImportError):
+        return machine
+    return replace(machine, product_seconds=seconds.product, weight_seconds=seconds.decoded_weight)
