@@ -81,9 +81,9 @@ class Seen:
         return loss
 
 
-def width_of(found: list[Any]) -> torch.dtype:
+def width_of(model_routers: list[Any]) -> torch.dtype:
     """One byte an expert, two from 256 experts on; the number of experts itself stands for "not recorded"."""
-    return torch.uint8 if max(experts_of(router) for router in found) < 256 else torch.int16
+    return torch.uint8 if max(experts_of(router) for router in model_routers) < 256 else torch.int16
 
 
 def experts_of(router: Any) -> int:
@@ -127,6 +127,60 @@ def placed(router: Any, places: Tensor, shape: tuple[int, int]) -> Iterator[None
         del _PLACES[router]
 
 
+class _Recording:
+    """The forward passes of a model's routers: what they choose goes to `seen`, and with `replay`
+    (B, n, L k) they take those experts.
+    """
+
+    def __init__(self, seen: Seen, replay: Tensor | None) -> None:
+        self._seen = seen
+        self._replayed: list[Tensor] | None = None  # of each router, (B n, k)
+        if replay is not None:
+            widths = [router.top_k for router in seen.routers]
+            self._replayed = list(replay.flatten(0, 1).split(widths, -1))
+
+    def forward(self, number: int, router: Any, hidden: Tensor) -> Any:
+        """What router `number` returns for `hidden`, in float32."""
+        places, shape = _PLACES.get(router, (None, self._seen.shape))
+        self._seen.shape = (hidden.shape[0], hidden.shape[1]) if hidden.dim() == 3 else shape
+        experts = experts_of(router)
+        mode = _Given(self._experts_to_take(number, places, hidden.device), experts)
+        with torch.autocast(hidden.device.type, enabled=False), mode:
+            out = type(router).forward(router, hidden.float())
+        if self._replayed is not None and len(mode.chosen) != 1:
+            raise InputError(
+                f"routing replay: {type(router).__name__} chooses its experts in {len(mode.chosen)} steps,"
+                ' and only a single top-k can be replayed; set slots.routing = "none"'
+            )
+        if mode.chosen:
+            self._seen.chosen[number] = _unpacked(mode.chosen[-1], places, shape, experts)
+        logits = out[0] if isinstance(out, tuple) else out
+        self._seen.logits[number] = _unpacked(logits, places, shape, 0)
+        return out
+
+    def _experts_to_take(self, number: int, places: Tensor | None, device: torch.device) -> Tensor | None:
+        """The experts (N, k) that router `number` has to take; None where it chooses by itself."""
+        if self._replayed is None:
+            return None
+        experts = self._replayed[number]
+        if places is not None:
+            experts = experts.index_select(0, places)
+        return experts.to(device)
+
+    def note_shape(self, _: nn.Module, args: Any, kwargs: Any) -> None:
+        """Before a pass of the model: remember the shape (B, n) of its tokens."""
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids is not None:
+            self._seen.shape = (ids.shape[0], ids.shape[1])
+
+
+def _unpacked(x: Tensor, places: Tensor | None, shape: tuple[int, int], unread: int) -> Tensor:
+    """Rows (N, ...) of a packed pass in their places of a pass of `shape` (B, n), with `unread` elsewhere."""
+    if places is None:
+        return x
+    return x.new_full((math.prod(shape), x.shape[1]), unread).index_copy(0, places, x)
+
+
 @contextmanager
 def routed(model: nn.Module, replay: Tensor | None = None) -> Iterator[Seen]:
     """Record what the routers choose in the one forward pass inside; with `replay` (B, n, L k) the experts
@@ -137,56 +191,24 @@ def routed(model: nn.Module, replay: Tensor | None = None) -> Iterator[Seen]:
     where a router chooses its experts in several steps (groups of experts), which cannot be replayed as one.
     """
     seen = Seen(routers(model))
-    split = (
-        None if replay is None else replay.flatten(0, 1).split([router.top_k for router in seen.routers], -1)
-    )
-
-    def forward(i: int, router: Any, hidden: Tensor) -> Any:
-        places, shape = _PLACES.get(router, (None, seen.shape))
-        seen.shape = (hidden.shape[0], hidden.shape[1]) if hidden.dim() == 3 else shape
-
-        def whole(x: Tensor, unread: int) -> Tensor:
-            return (
-                x
-                if places is None
-                else x.new_full((math.prod(shape), x.shape[1]), unread).index_copy(0, places, x)
-            )
-
-        given = None if split is None else split[i] if places is None else split[i].index_select(0, places)
-        mode = _Given(None if given is None else given.to(hidden.device), experts_of(router))
-        with torch.autocast(hidden.device.type, enabled=False), mode:
-            out = type(router).forward(router, hidden.float())
-        if replay is not None and len(mode.chosen) != 1:
-            raise InputError(
-                f"routing replay: {type(router).__name__} chooses its experts in {len(mode.chosen)} steps,"
-                ' and only a single top-k can be replayed; set slots.routing = "none"'
-            )
-        logits = out[0] if isinstance(out, tuple) else out
-        if mode.chosen:
-            seen.chosen[i] = whole(mode.chosen[-1], experts_of(router))
-        seen.logits[i] = whole(logits, 0)
-        return out
-
-    def shaped(_: nn.Module, args: Any, kwargs: Any) -> None:
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        if ids is not None:
-            seen.shape = (ids.shape[0], ids.shape[1])
-
-    for i, router in enumerate(seen.routers):
-        router.forward = partial(forward, i, router)
-    handle = model.register_forward_pre_hook(shaped, with_kwargs=True) if seen.routers else None
+    recording = _Recording(seen, replay)
+    for number, router in enumerate(seen.routers):
+        router.forward = partial(recording.forward, number, router)
+    hook = None
+    if seen.routers:
+        hook = model.register_forward_pre_hook(recording.note_shape, with_kwargs=True)
     try:
         yield seen
     finally:
         for router in seen.routers:
             del router.forward
-        if handle is not None:
-            handle.remove()
+        if hook is not None:
+            hook.remove()
 
 
-def differing(one: Tensor, other: Tensor, layers: int) -> Tensor:
+def differing(routes: Tensor, other_routes: Tensor, layers: int) -> Tensor:
     """Share of the layers whose sets of experts differ between two routes (..., L k), (...), float32."""
-    a, b = (x.unflatten(-1, (layers, -1)).sort(-1).values for x in (one, other))
+    a, b = (x.unflatten(-1, (layers, -1)).sort(-1).values for x in (routes, other_routes))
     return (a != b).any(-1).float().mean(-1)
 
 

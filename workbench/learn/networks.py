@@ -336,21 +336,32 @@ def _padded_log_probs(
     model: Any, tokens: Tensor, temperature: float, grad_entropy: bool, where: Tensor | None, elements: int
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies, (B, T), from a pass over whole rows."""
-    device = next(model.parameters()).device
-    on = tokens.to(device)
-    targets = on[:, 1:]
+    on = tokens.to(next(model.parameters()).device)
     vocabulary = int(getattr(getattr(model, "config", None), "vocab_size", 0) or 0)
-    head = linear_head(model) if targets.numel() * vocabulary > elements else None
+    head = linear_head(model) if on[:, 1:].numel() * vocabulary > elements else None
     if head is None:
         logits = model(input_ids=on[:, :-1], use_cache=False).logits
-        chosen, entropy = _of_logits(logits, targets, temperature, grad_entropy)
+        log_prob, entropy = _of_logits(logits, on[:, 1:], temperature, grad_entropy)
     else:
-        hidden = model.base_model(input_ids=on[:, :-1], use_cache=False).last_hidden_state
-        wanted = torch.ones_like(targets, dtype=torch.bool) if where is None else where[:, 1:].to(device)
-        found = token_log_probs(hidden[wanted], head, targets[wanted], temperature, elements)
-        chosen, entropy = (torch.zeros_like(targets, dtype=x.dtype).masked_scatter(wanted, x) for x in found)
+        log_prob, entropy = _padded_by_parts(model, head, on, temperature, where, elements)
         entropy = entropy if grad_entropy else entropy.detach()
-    return tuple(F.pad(x, (1, 0)).to(tokens.device) for x in (chosen, entropy))  # type: ignore[return-value]
+    return F.pad(log_prob, (1, 0)).to(tokens.device), F.pad(entropy, (1, 0)).to(tokens.device)
+
+
+def _padded_by_parts(
+    model: Any, head: nn.Linear, tokens: Tensor, temperature: float, where: Tensor | None, elements: int
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies (B, T - 1) of `tokens` (B, T), `elements` logits at a time; 0 where not
+    wanted.
+    """
+    targets = tokens[:, 1:]
+    hidden = model.base_model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
+    wanted = torch.ones_like(targets, dtype=torch.bool)
+    if where is not None:
+        wanted = where[:, 1:].to(tokens.device)
+    log_prob, entropy = token_log_probs(hidden[wanted], head, targets[wanted], temperature, elements)
+    zeros = torch.zeros_like(targets, dtype=log_prob.dtype)
+    return zeros.masked_scatter(wanted, log_prob), zeros.masked_scatter(wanted, entropy)
 
 
 class Critic(nn.Module):

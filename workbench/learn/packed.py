@@ -86,6 +86,22 @@ class Chunk(NamedTuple):
     ahead_asking: Tensor  # (b, 1, Q, L)
 
 
+def _chunks(length: Tensor, count: Tensor, column: Tensor) -> list[Chunk]:
+    """Rows of `length` (B,) tokens, of which `count` (B,) ask, at the places `column` (M,) of their rows."""
+    first_token = length.cumsum(0) - length
+    first_asking = count.cumsum(0) - count
+    chunks = []
+    for rows in torch.arange(int((length > 0).sum())).split(_ROWS):
+        tokens = Padded(first_token[rows], length[rows], int(length.sum()))
+        asking = Padded(first_asking[rows], count[rows], len(column))
+        key = torch.arange(tokens.width)
+        last = column[asking.read].view(len(rows), 1, -1, 1)
+        ahead = torch.where(key > key[:, None], -math.inf, 0.0)
+        ahead_asking = torch.where(key > last, -math.inf, 0.0)
+        chunks.append(Chunk(tokens, asking, ahead, ahead_asking))
+    return chunks
+
+
 class Packing:
     """Which N tokens are read and which M ask, to predict what `where` (B, T) says; longest rows first."""
 
@@ -104,18 +120,9 @@ class Packing:
         # (U,), and (N,) of these
         self.words, self.word = tokens[order, :-1][inside].unique(return_inverse=True)
         self.to = order[row] * self.columns + column  # (M,) of B (T - 1): where the answers belong
-        count = wanted.sum(1)
         start = length.cumsum(0) - length
-        first = count.cumsum(0) - count
         self.asking = start[row] + column  # (M,) of N
-        self.chunks = []
-        for part in torch.arange(int((length > 0).sum())).split(_ROWS):
-            read = Padded(start[part], length[part], len(self.position))
-            asking = Padded(first[part], count[part], len(row))
-            key = torch.arange(read.width)
-            last = column[asking.read].view(len(part), 1, -1, 1)
-            ahead, ahead_asking = (torch.where(key > x, -math.inf, 0.0) for x in (key[:, None], last))
-            self.chunks.append(Chunk(read, asking, ahead, ahead_asking))
+        self.chunks = _chunks(length, wanted.sum(1), column)
 
     def spread(self, x: Tensor) -> Tensor:
         """Put answers (M,) where they belong, (B, T); 0 elsewhere."""
@@ -154,6 +161,23 @@ def hidden(backbone: Any, packing: Packing) -> Tensor:
     return _Unit.apply(x, config.rms_norm_eps) * backbone.norm.weight
 
 
+def _queries_keys_values(
+    chunk: Chunk, mixed: Tensor, asked: Tensor | None, heads: int, width: int
+) -> tuple[Tensor, ...]:
+    """Queries, keys and values of a chunk by head, (b Hd, L, D) each, and -inf where a query must not look.
+
+    `mixed` (N, 3 Hd D) has all three of every token. `asked` (M, Hd D): the queries of the last layer, where
+    only tokens ask whose next one is wanted; None elsewhere.
+    """
+    read = chunk.tokens
+    if asked is None:
+        q, k, v = _by_head(mixed, read.read, read.width, heads, width)
+        return q, k, v, chunk.ahead
+    (q,) = _by_head(asked, chunk.asking.read, chunk.asking.width, heads, width)
+    k, v = _by_head(mixed[:, heads * width :], read.read, read.width, heads, width)
+    return q, k, v, chunk.ahead_asking
+
+
 class _Attention(torch.autograd.Function):
     """x + attention of norm(x): (N, H), of the first layer from (U, H) by word, of the last (M, H) where it
     `asks`.
@@ -184,25 +208,19 @@ class _Attention(torch.autograd.Function):
             x = x.index_select(0, packing.word)
             mixed = mixed.index_select(0, packing.word)
         _turn(mixed[:, : 2 * size], turn)
+        asked = None
         if asks:
             x = x.index_select(0, packing.asking)
             asked = mixed[:, :size].index_select(0, packing.asking)
         attended = []
         pieces = []
         for chunk in packing.chunks:
-            if asks:
-                own = chunk.asking
-                ahead = chunk.ahead_asking
-                (q,) = _by_head(asked, own.read, own.width, heads, width)
-                k, v = _by_head(mixed[:, size:], chunk.tokens.read, chunk.tokens.width, heads, width)
-            else:
-                own = chunk.tokens
-                ahead = chunk.ahead
-                q, k, v = _by_head(mixed, own.read, own.width, heads, width)
+            q, k, v, ahead = _queries_keys_values(chunk, mixed, asked, heads, width)
             scores = torch.bmm(q, k.mT)
             scores.view(-1, heads, *scores.shape[1:]).add_(ahead)
             p = torch.softmax(scores, -1)
-            attended.append(_packed(torch.bmm(p, v)[None], own.back, heads))
+            back = chunk.asking.back if asks else chunk.tokens.back
+            attended.append(_packed(torch.bmm(p, v)[None], back, heads))
             pieces.append((q, k, v, p))
         a = torch.cat(attended)
         ctx.save_for_backward(*weights)

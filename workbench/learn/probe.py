@@ -30,6 +30,24 @@ def controls(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 
 @dataclass
+class _Tally:
+    """Sums over the parts of a minibatch."""
+
+    power: float = 0.0
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, name: str, values: Tensor, where: Tensor) -> None:
+        """Add the values at `where` to those called `name`."""
+        self.sums[name] += float(values[where].double().sum())
+        self.counts[name] += int(where.sum())
+
+    def means(self) -> Scalars:
+        """The mean of the values of each name, None without any."""
+        return {name: self.sums[name] / count if count else None for name, count in self.counts.items()}
+
+
+@dataclass
 class Probe:
     """Remembers the gradient of the last measurement; `control` are the ids of the protocol's tags."""
 
@@ -46,35 +64,31 @@ class Probe:
         if not len(trained):
             return {}
         now = self._log_probs(model, batch)
-        weight = self.algorithm.correction.weights(self.algorithm.anchored(batch, now))
-        signals = batch.need("advantages")
-        signals = signals if weight is None else signals * weight
-        rows = [index for index in trained.tensor_split(PARTS) if len(index)]
+        signals = self._weighted_advantages(batch, now)
+        parts = [index for index in trained.tensor_split(PARTS) if len(index)]
         pull = self._pull(batch, now)
         gradients: list[Tensor] = []
-        sums: dict[str, float] = defaultdict(float)
-        counts: dict[str, int] = defaultdict(int)
-        for index in rows:
+        tally = _Tally()
+        for index in parts:
             part = batch.rows(index)
             log_prob, log_p = self._forward(model, part)
-            found = torch.autograd.grad((pull[index] * log_prob).sum(), parameters, materialize_grads=True)
-            gradients.append(torch.cat([g.reshape(-1).double().cpu() for g in found]))
+            gradients.append(_gradient((pull[index] * log_prob).sum(), parameters))
             with torch.no_grad():
                 probability = log_p.exp().to(part.tokens.device)
-                sums["power"] += power(signals[index], part, probability)
-                self._count_tags(sums, counts, part, probability)
+                tally.power += power(signals[index], part, probability)
+                self._count_tags(tally, part, probability)
         total = torch.stack(gradients).sum(0)
-        n = len(trained)
-        signal = float(total.square().sum())
-        mean = sums["power"] / n
-        scalars = noise([len(index) for index in rows], gradients) | {
-            "gradient_cosine_previous": None if self.before is None else cosine(total, self.before),
-            "proxy_signal": signal,
-            "proxy_power": mean,
-            "proxy_noise": (mean - signal) / (n - 1) if n > 1 else None,
-        }
+        scalars = noise([len(index) for index in parts], gradients)
+        scalars["gradient_cosine_previous"] = None if self.before is None else cosine(total, self.before)
+        scalars |= _proxies(float(total.square().sum()), tally.power / len(trained), len(trained))
         self.before = total
-        return scalars | {name: sums[name] / count if count else None for name, count in counts.items()}
+        return scalars | tally.means()
+
+    def _weighted_advantages(self, batch: Batch, log_prob: Tensor) -> Tensor:
+        """Advantages (B, T) times the weights of the algorithm's correction."""
+        advantages = batch.need("advantages")
+        weight = self.algorithm.correction.weights(self.algorithm.anchored(batch, log_prob))
+        return advantages if weight is None else advantages * weight
 
     @torch.no_grad()
     def _log_probs(self, model: PreTrainedModel, batch: Batch) -> Tensor:
@@ -102,21 +116,36 @@ class Probe:
         chosen = log_p.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
         return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device), log_p
 
-    def _count_tags(
-        self, sums: dict[str, float], counts: dict[str, int], part: Batch, probability: Tensor
-    ) -> None:
+    def _count_tags(self, tally: _Tally, part: Batch, probability: Tensor) -> None:
         """Add up the probability of each tag, and of all (`control`), over where it was written and where
         not.
         """
         written = part.tokens[:, 1:]
         where = part.mask[:, 1:]
-        own = {name: [token] for name, token in self.control.items() if name != "answer_end"}
-        for name, ids in ({"control": list(self.control.values())} | own if self.control else {}).items():
+        if not self.control:
+            return
+        tags = {"control": list(self.control.values())}
+        tags |= {name: [token] for name, token in self.control.items() if name != "answer_end"}
+        chosen = probability.gather(-1, written.unsqueeze(-1)).squeeze(-1)
+        for name, ids in tags.items():
             on = torch.isin(written, torch.tensor(ids, device=written.device)) & where
-            chosen = probability.gather(-1, written.unsqueeze(-1)).squeeze(-1)
-            for place, at, p in (("on", on, chosen), ("off", where & ~on, probability[..., ids].sum(-1))):
-                sums[f"{name}_{place}_prob"] += float(p[at].double().sum())
-                counts[f"{name}_{place}_prob"] += int(at.sum())
+            tally.add(f"{name}_on_prob", chosen, on)
+            tally.add(f"{name}_off_prob", probability[..., ids].sum(-1), where & ~on)
+
+
+def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """d loss / d parameters as one vector (P,), float64."""
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    return torch.cat([gradient.reshape(-1).double().cpu() for gradient in gradients])
+
+
+def _proxies(signal: float, mean_power: float, n: int) -> Scalars:
+    """The noise of a gradient from its square norm and the mean power of `n` sequences."""
+    return {
+        "proxy_signal": signal,
+        "proxy_power": mean_power,
+        "proxy_noise": (mean_power - signal) / (n - 1) if n > 1 else None,
+    }
 
 
 def power(signal: Tensor, part: Batch, probability: Tensor) -> float:

@@ -11,7 +11,7 @@ import traceback
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from sorl.learn.pulse import Pulse, beat_at_passes
 from sorl.spec import InputError, RunSettings
@@ -20,7 +20,11 @@ from sorl.spec.heartbeat import NAME
 from sorl.spec.names import LADDER
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from sorl.collapse.events import Rule
+    from sorl.learn.guard import Guard
+    from sorl.recording.recorder import Recorder
 
 # exit codes
 FINISHED = 0
@@ -28,6 +32,7 @@ FAILED = 1
 WRONG_INPUT = 2
 INTERRUPTED = 3
 HELD = 4
+CHECKPOINTS = "checkpoints"  # of a run's folder: the newest, to resume from
 PRECISION = "precision.json"  # of a run's folder: what dtype = "auto" came to
 
 
@@ -95,103 +100,188 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     with locked(folder):
         pulse = Pulse(folder / NAME)
         pulse.part("loading the libraries")
-        from sorl.agent.engines import StaleWeights
-        from sorl.collapse.events import Event
-        from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
-        from sorl.learn.guard import Guard, goes_on
-        from sorl.learn.loop import Diverged, SelfTestFailed, Trainer
-        from sorl.learn.warmstart import ensure, result_of, tokenizer_of
+        from sorl.learn.warmstart import ensure, tokenizer_of
         from sorl.recording.recorder import Recorder
 
         settings = _measure_precision(folder, settings)
         start = ensure(settings, cache, pulse)
-        interrupted: list[str] = []  # from here on Ctrl-C and SIGTERM wait for the end of a step
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
+        interrupted = _catch_signals()
         tokenizer = tokenizer_of(start)
-        fork = settings.fork
-        own = folder / "checkpoints"
-        # The parent's state is a fork's own first checkpoint; what a fault remembers is in none, so it starts
-        # again.
-        if fork is not None and (settings.fault is not None or not checkpoints(own)):
-            take_over(
-                checkpoint_of(folder.parents[1] / fork.experiment / fork.run / LADDER, fork.at_step), own
-            )
+        _take_over_parent(folder, settings)
         decode = tokenizer.convert_ids_to_tokens
         bands = _band_rules_of(folder, settings)
         with Recorder(folder, identity["run_id"], settings, decode, band_rules=bands) as recorder:
-            trainer = Trainer(settings, start, recorder, tokenizer, pulse)
-            first = recorder.started_at() if trainer.resume(own) else None
-            constant = {
-                key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")
-            }
-            constant |= {key: identity.get(key) for key in ("generation", "attempt")}
-            versions = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
-            versions |= {
-                "python": platform.python_version(),
-                "machine": f"{platform.system()} {platform.machine()}",
-            }
-            if fork is not None:
-                constant |= {"parent": fork.run, "forked_at": fork.at_step, "draw": settings.draw}
-            constant |= {"config": settings.model_dump_json(), "versions": json.dumps(versions)}
-            constant |= {"started_at": first or datetime.now(UTC).replace(tzinfo=None)}
+            session = _Session(folder, settings, identity, recorder, interrupted, out)
+            return session.train(start, tokenizer, pulse)
 
-            def write(status: str, reason: str | None = None) -> None:
-                recorder.run(constant, status, reason, steps=trainer.step, seconds=trainer.seconds)
 
-            pulse.begin()
-            beat_at_passes(pulse, trainer.learner.policy)
-            write("running")
-            if first is None and (imitated := result_of(start)) is not None:
-                recorder.events([Event(0, "warm_start", "info", imitated.sentence)])
-            if first is None and (going_on := goes_on(settings)) is not None:
-                recorder.events([going_on])
-            guard = Guard(settings, folder, identity) if settings.guard is not None else None
-            every = settings.record.checkpoint_every
-            rungs = settings.record.ladder
-            try:
-                trainer.self_test()
-                for row in trainer.steps():
-                    # The step comes first: the grid knows the line by it.
-                    line: dict[str, object] = {"step": trainer.step, "steps": settings.iterations}
-                    line |= {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
-                    line |= {"grad_norm": row.get("grad_norm_max")}
-                    line |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
-                    print(json.dumps(line), file=out, flush=True)
-                    # Before a checkpoint: a run that goes on from one does not raise the alarm again.
-                    decision = guard.decide(recorder.raised, recorder.onset) if guard is not None else None
-                    if decision is not None:
-                        recorder.events([decision.event])
-                        if decision.ends:
-                            recorder.flush()
-                            if decision.rollback is not None:
-                                decision.rollback.write(folder)
-                            write("finished", decision.event.message)
-                            return FINISHED
-                    if interrupted:
-                        trainer.save(own)
-                        write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
-                        return INTERRUPTED
-                    if every and trainer.step % every == 0:
-                        trainer.save(own)
-                    if rungs and trainer.step % rungs == 0:
-                        trainer.save_rung(folder / LADDER)
-                trainer.save(own)
-                write("finished", trainer.stopped or None)
-            except (SelfTestFailed, StaleWeights) as error:
-                if isinstance(error, StaleWeights):
-                    measured = ("sync_error", error.error, error.tolerance)
-                    recorder.events([Event(trainer.step, "stale_weights", "critical", str(error), *measured)])
-                print(f"sorl: {error}", file=sys.stderr)
-                write("failed", str(error))
-                return FAILED
-            except Diverged as error:
-                # A divergence is a result, not a failure: the run is over and everything up to it is kept.
-                recorder.diverged(trainer.step, str(error))
-                write("finished", str(error))
-            # The edge of the process: whatever broke must reach the log and the table.
-            except Exception as error:  # noqa: BLE001
-                traceback.print_exc()
-                write("failed", f"{type(error).__name__}: {error}")
-                return FAILED
-    return FINISHED
+def _catch_signals() -> list[str]:
+    """The list that gets the names of Ctrl-C and SIGTERM, which from here on wait for the end of a step."""
+    interrupted: list[str] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
+    return interrupted
+
+
+def _take_over_parent(folder: Path, settings: RunSettings) -> None:
+    """Make the parent's state a fork's own first checkpoint.
+
+    A run with a fault takes it over at every start: what a fault remembers is in no checkpoint.
+    """
+    from sorl.learn.checkpoint import checkpoint_of, checkpoints, take_over
+
+    fork = settings.fork
+    own = folder / CHECKPOINTS
+    if fork is not None and (settings.fault is not None or not checkpoints(own)):
+        ladder = folder.parents[1] / fork.experiment / fork.run / LADDER
+        take_over(checkpoint_of(ladder, fork.at_step), own)
+
+
+class _Session:
+    """One start of a run: its trainer, its recorder, and what becomes of it at the end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: RunSettings,
+        identity: dict[str, Any],
+        recorder: Recorder,
+        interrupted: list[str],
+        out: TextIO,
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._identity = identity
+        self._recorder = recorder
+        self._interrupted = interrupted  # names of signals that came
+        self._out = out
+
+    def train(self, start: Path, tokenizer: PreTrainedTokenizerBase, pulse: Pulse) -> int:
+        """Train from `start` or from the last checkpoint to the end; returns the exit code."""
+        from sorl.agent.engines import StaleWeights
+        from sorl.learn.loop import Diverged, SelfTestFailed, Trainer
+
+        trainer = Trainer(self._settings, start, self._recorder, tokenizer, pulse)
+        self._trainer = trainer
+        first_start = self._recorder.started_at() if trainer.resume(self._folder / CHECKPOINTS) else None
+        self._constant = self._constants(first_start or datetime.now(UTC).replace(tzinfo=None))
+        pulse.begin()
+        beat_at_passes(pulse, trainer.learner.policy)
+        self._write("running")
+        if first_start is None:
+            self._record_beginning(start)
+        try:
+            return self._train_steps()
+        except (SelfTestFailed, StaleWeights) as error:
+            self._record_failure(error)
+            return FAILED
+        except Diverged as error:
+            # A divergence is a result, not a failure: the run is over and everything up to it is kept.
+            self._recorder.diverged(trainer.step, str(error))
+            self._write("finished", str(error))
+            return FINISHED
+        # The edge of the process: whatever broke must reach the log and the table.
+        except Exception as error:  # noqa: BLE001
+            traceback.print_exc()
+            self._write("failed", f"{type(error).__name__}: {error}")
+            return FAILED
+
+    def _train_steps(self) -> int:
+        """Train step by step; returns the exit code."""
+        from sorl.learn.guard import Guard
+
+        guard = None
+        if self._settings.guard is not None:
+            guard = Guard(self._settings, self._folder, self._identity)
+        self._trainer.self_test()
+        for row in self._trainer.steps():
+            self._print(row)
+            # Before a checkpoint: a run that goes on from one does not raise the alarm again.
+            if guard is not None and self._ends_by(guard):
+                return FINISHED
+            if self._interrupted:
+                self._trainer.save(self._folder / CHECKPOINTS)
+                step = self._trainer.step - 1
+                self._write("interrupted", f"stopped by {self._interrupted[-1]} after step {step}")
+                return INTERRUPTED
+            self._save()
+        self._trainer.save(self._folder / CHECKPOINTS)
+        self._write("finished", self._trainer.stopped or None)
+        return FINISHED
+
+    def _print(self, row: dict[str, Any]) -> None:
+        """Print the line of a step. The step comes first: the grid knows the line by it."""
+        line: dict[str, object] = {"step": self._trainer.step, "steps": self._settings.iterations}
+        line |= {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
+        line |= {"grad_norm": row.get("grad_norm_max")}
+        line |= {"seconds": round(self._trainer.seconds, 3), "at": time.time()}
+        print(json.dumps(line), file=self._out, flush=True)
+
+    def _ends_by(self, guard: Guard) -> bool:
+        """Record what the guard decides; whether it ends this start."""
+        decision = guard.decide(self._recorder.raised, self._recorder.onset)
+        if decision is None:
+            return False
+        self._recorder.events([decision.event])
+        if not decision.ends:
+            return False
+        self._recorder.flush()
+        if decision.rollback is not None:
+            decision.rollback.write(self._folder)
+        self._write("finished", decision.event.message)
+        return True
+
+    def _save(self) -> None:
+        """Save the checkpoints that are due after a step: to resume from, and to fork from."""
+        every = self._settings.record.checkpoint_every
+        rungs = self._settings.record.ladder
+        if every and self._trainer.step % every == 0:
+            self._trainer.save(self._folder / CHECKPOINTS)
+        if rungs and self._trainer.step % rungs == 0:
+            self._trainer.save_rung(self._folder / LADDER)
+
+    def _record_beginning(self, start: Path) -> None:
+        """Leave the events of a run that begins: what its imitation came to, and what it goes on from."""
+        from sorl.collapse.events import Event
+        from sorl.learn.guard import goes_on
+        from sorl.learn.warmstart import result_of
+
+        imitated = result_of(start)
+        if imitated is not None:
+            self._recorder.events([Event(0, "warm_start", "info", imitated.sentence)])
+        going_on = goes_on(self._settings)
+        if going_on is not None:
+            self._recorder.events([going_on])
+
+    def _record_failure(self, error: Exception) -> None:
+        """Record that a check has failed: in the log, the table, and of stale weights as an event."""
+        from sorl.agent.engines import StaleWeights
+        from sorl.collapse.events import Event
+
+        if isinstance(error, StaleWeights):
+            measured = ("sync_error", error.error, error.tolerance)
+            stale = Event(self._trainer.step, "stale_weights", "critical", str(error), *measured)
+            self._recorder.events([stale])
+        print(f"sorl: {error}", file=sys.stderr)
+        self._write("failed", str(error))
+
+    def _write(self, status: str, reason: str | None = None) -> None:
+        """Record the row of the run as it stands."""
+        trainer = self._trainer
+        self._recorder.run(self._constant, status, reason, steps=trainer.step, seconds=trainer.seconds)
+
+    def _constants(self, started_at: datetime) -> dict[str, Any]:
+        """The columns of the run's row that never change."""
+        identity = self._identity
+        versions = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
+        versions |= {
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}",
+        }
+        row = {key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")}
+        row |= {key: identity.get(key) for key in ("generation", "attempt")}
+        fork = self._settings.fork
+        if fork is not None:
+            row |= {"parent": fork.run, "forked_at": fork.at_step, "draw": self._settings.draw}
+        row |= {"config": self._settings.model_dump_json(), "versions": json.dumps(versions)}
+        return row | {"started_at": started_at}

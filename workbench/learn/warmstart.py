@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sorl.agent.retrievers import cached
 from sorl.learn.pulse import Pulse
 from sorl.spec import ComputeSettings, EngineSettings, InputError, RunSettings
+from sorl.spec.settings import WarmStartSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,8 +79,11 @@ def _code() -> bytes:
     """
     folders = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py")
     patterns = (*folders, "learn/warmstart.py", "learn/networks.py", "learn/packed.py")
-    files = sorted(path for pattern in patterns for path in Path(__file__).parents[1].glob(pattern))
-    return b"".join(file.read_bytes() for file in files)
+    package = Path(__file__).parents[1]
+    files: list[Path] = []
+    for pattern in patterns:
+        files += package.glob(pattern)
+    return b"".join(file.read_bytes() for file in sorted(files))
 
 
 def key(settings: RunSettings) -> str:
@@ -182,28 +186,42 @@ def _imitate(settings: RunSettings, folder: Path, pulse: Pulse) -> None:
     world: Any = build(settings.world)
     torch.set_num_threads(settings.threads)
     model, tokenizer = _network(settings, world)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True
-    )
     codec = Codec(tokenizer, settings.wording)
     episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed, codec=codec)
-    pulse.part("warm start: imitation step", warm.steps)
-    for i in range(warm.steps):
-        # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing
-        # learned.
-        optimizer.param_groups[0]["lr"] = warm.lr * min(
-            1.0, (i + 1) / 20, (warm.steps - i) / (0.2 * warm.steps)
-        )
-        batch = episodes[i * warm.batch : (i + 1) * warm.batch]
-        optimizer.zero_grad()
-        loss = _imitate_batch(settings, model, batch, tokenizer.pad_token_id)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        pulse.count(i + 1, detail=f"loss {loss:.2f}")
+    _descend(settings, model, episodes, tokenizer.pad_token_id, pulse)
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     if settings.model is not None:
         (folder / RESULT).write_text(json.dumps(_examine(settings, model, tokenizer, pulse)._asdict()))
+
+
+def _descend(
+    settings: RunSettings, model: Any, episodes: Sequence[Episode], pad_id: int, pulse: Pulse
+) -> None:
+    """Take the steps of imitation, each on the next episodes."""
+    import torch
+
+    warm = settings.warmstart
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True
+    )
+    pulse.part("warm start: imitation step", warm.steps)
+    for step in range(warm.steps):
+        optimizer.param_groups[0]["lr"] = _learning_rate(warm, step)
+        batch = episodes[step * warm.batch : (step + 1) * warm.batch]
+        optimizer.zero_grad()
+        loss = _imitate_batch(settings, model, batch, pad_id)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        pulse.count(step + 1, detail=f"loss {loss:.2f}")
+
+
+def _learning_rate(warm: WarmStartSettings, step: int) -> float:
+    """Twenty steps up, constant, and down to zero over the last fifth.
+
+    Decaying all the way left 200 steps with nothing learned.
+    """
+    return warm.lr * min(1.0, (step + 1) / 20, (warm.steps - step) / (0.2 * warm.steps))
 
 
 def _imitate_batch(settings: RunSettings, model: Any, batch: Sequence[Episode], pad_id: int) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -295,6 +295,26 @@ def supports(model: PreTrainedModel) -> bool:
     )
 
 
+class _FusedLayer(NamedTuple):
+    """A layer as four products."""
+
+    mixer: Linear  # q, k, R q, R k and v together
+    out: Linear
+    gate_up: Linear
+    down: Linear
+
+
+class _Fed(NamedTuple):
+    """The tokens of one pass: places `start` to `end` of each of `batch` rows."""
+
+    batch: int
+    start: int
+    end: int
+    cos: Tensor  # a row a token
+    sin: Tensor
+    ahead: Tensor | None  # True (n, end) at what a token must not see; None for one token, which sees all
+
+
 class FusedDecoder:
     """The Qwen2, Llama and Mixtral decoding step written out: the same weights and numbers at half the cost
     on a CPU.
@@ -336,31 +356,21 @@ class FusedDecoder:
         """Append `tokens` (B, n) to the cache and return the logits after the last, (B, V)."""
         batch, n = tokens.shape
         start = self._length
-        end = self._length + n
+        end = start + n
         self._reserve(batch, end)
         self._length = end
         x = F.embedding(tokens, self._embedding).view(batch * n, -1)
-        cos = self._cos[start:end]
-        sin = self._sin[start:end]
-        if n > 1:
-            cos = cos.repeat(batch, 1)
-            sin = sin.repeat(batch, 1)
         ahead = None if n == 1 else torch.ones(n, end, dtype=torch.bool).triu_(start + 1)
-        query = self._heads * self._groups * self._width
-        both = query + self._heads * self._width
+        fed = _Fed(batch, start, end, *self._angles_of(start, end, batch), ahead)
         chosen: list[Tensor] = []
-        for i, (mixer, out, gate_up, down) in enumerate(self._layers):
-            mixed = F.linear(self._unit(x), *mixer)
-            turned = torch.addcmul(mixed[:, :both] * cos, mixed[:, both : 2 * both], sin)
-            self._cache[i][0, :, :, start:end] = self._by_head(turned[:, query:], batch)
-            self._cache[i][1, :, :, start:end] = self._by_head(mixed[:, 2 * both :], batch)
-            x = _add(x, self._attend(i, turned[:, :query], batch, end, ahead), *out)
+        for i, layer in enumerate(self._layers):
+            x = _add(x, self._attention(i, layer, x, fed), *layer.out)
             unit = self._unit(x)
             if self._routers:
-                x = x + self._mixture(i, unit, gate_up[0], down[0], chosen)
+                x = x + self._mixture(i, unit, layer.gate_up[0], layer.down[0], chosen)
                 continue
-            gate, up = F.linear(unit, *gate_up).chunk(2, -1)
-            x = _add(x, F.silu(gate).mul_(up), *down)
+            gate, up = F.linear(unit, *layer.gate_up).chunk(2, -1)
+            x = _add(x, F.silu(gate).mul_(up), *layer.down)
         if chosen:
             self.routes = torch.cat(chosen, -1).to(self._kind).view(batch, n, -1)
         last = x if n == 1 else x.view(batch, n, -1)[:, -1]
@@ -371,6 +381,25 @@ class FusedDecoder:
         for i, old in enumerate(self._cache):
             self._cache[i] = old.new_zeros(2, len(rows), *old.shape[2:])
             self._cache[i][..., : self._length, :] = old[..., : self._length, :].index_select(1, rows)
+
+    def _attention(self, i: int, layer: _FusedLayer, x: Tensor, fed: _Fed) -> Tensor:
+        """What layer i attends to (N, H D), before its output matrix; keys and values go to the cache."""
+        query = self._heads * self._groups * self._width
+        both = query + self._heads * self._width  # queries and keys, which RoPE turns
+        mixed = F.linear(self._unit(x), *layer.mixer)
+        turned = torch.addcmul(mixed[:, :both] * fed.cos, mixed[:, both : 2 * both], fed.sin)
+        self._cache[i][0, :, :, fed.start : fed.end] = self._by_head(turned[:, query:], fed.batch)
+        self._cache[i][1, :, :, fed.start : fed.end] = self._by_head(mixed[:, 2 * both :], fed.batch)
+        return self._attend(i, turned[:, :query], fed.batch, fed.end, fed.ahead)
+
+    def _angles_of(self, start: int, end: int, batch: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of the new positions, a row a token that is fed."""
+        cos = self._cos[start:end]
+        sin = self._sin[start:end]
+        if end - start > 1:
+            cos = cos.repeat(batch, 1)
+            sin = sin.repeat(batch, 1)
+        return cos, sin
 
     def _attend(self, i: int, query: Tensor, batch: int, end: int, ahead: Tensor | None) -> Tensor:
         keys, values = self._cache[i].view(2, batch * self._heads, -1, self._width)
@@ -431,34 +460,33 @@ class FusedDecoder:
         heads = self._heads * (self._groups + 1)
         return cos[0].repeat(1, heads), sin[0].repeat(1, heads)
 
-    def _fuse(self, layer: Any) -> tuple[Linear, Linear, Linear, Linear]:
-        """The layer as four products: q, k, R q, R k and v together; output; gate and up together; down."""
-        attention = layer.self_attn
-        mlp = layer.mlp
+    def _fuse(self, layer: Any) -> _FusedLayer:
+        """The layer of transformers as four products."""
         dtype = self._dtype
+        out = _linear(layer.self_attn.o_proj, dtype)
+        mlp = layer.mlp
+        gain = layer.post_attention_layernorm.weight
+        if hasattr(mlp, "experts"):
+            return _FusedLayer(self._fuse_mixer(layer), out, *self._fuse_experts(mlp.experts, gain))
+        gate_up = _stacked(_linear(mlp.gate_proj, dtype, gain), _linear(mlp.up_proj, dtype, gain))
+        return _FusedLayer(self._fuse_mixer(layer), out, gate_up, _linear(mlp.down_proj, dtype))
+
+    def _fuse_mixer(self, layer: Any) -> Linear:
+        """q, k, R q, R k and v as one product, with the gain of the norm before it."""
+        attention = layer.self_attn
         gain = layer.input_layernorm.weight
-        after = layer.post_attention_layernorm.weight
         q = _linear(attention.q_proj, torch.float32, gain, self._width**-0.5)
-        k, v = (
-            _linear(projection, torch.float32, gain) for projection in (attention.k_proj, attention.v_proj)
-        )
+        k = _linear(attention.k_proj, torch.float32, gain)
+        v = _linear(attention.v_proj, torch.float32, gain)
         weight, bias = _stacked(q, k, self._rotate(q), self._rotate(k), v)
-        mixer = weight.to(dtype), None if bias is None else bias.to(dtype)
-        out = _linear(attention.o_proj, dtype)
-        if hasattr(mlp, "experts"):  # (E, 2 I, H) and (E, H, I): one matrix each
-            experts = mlp.experts
-            gain = after.detach().float() * math.sqrt(len(after))
-            wide = (experts.gate_up_proj.detach().float() * gain).flatten(0, 1).to(dtype)
-            return (
-                mixer,
-                out,
-                (wide, None),
-                (experts.down_proj.detach().permute(1, 0, 2).flatten(1).to(dtype), None),
-            )
-        gate_up = _stacked(
-            *(_linear(projection, dtype, after) for projection in (mlp.gate_proj, mlp.up_proj))
-        )
-        return mixer, out, gate_up, _linear(mlp.down_proj, dtype)
+        return weight.to(self._dtype), None if bias is None else bias.to(self._dtype)
+
+    def _fuse_experts(self, experts: Any, gain: Tensor) -> tuple[Linear, Linear]:
+        """All experts as one matrix in, from (E, 2 I, H), and one matrix out, from (E, H, I)."""
+        scale = gain.detach().float() * math.sqrt(len(gain))
+        gate_up = (experts.gate_up_proj.detach().float() * scale).flatten(0, 1).to(self._dtype)
+        down = experts.down_proj.detach().permute(1, 0, 2).flatten(1).to(self._dtype)
+        return (gate_up, None), (down, None)
 
     def _rotate(self, linear: Linear) -> Linear:
         """rotate_half of transformers, applied to the output rows of a projection: (-second half, first

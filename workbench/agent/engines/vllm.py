@@ -153,36 +153,16 @@ def _start(
     model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool
 ) -> Any:
     """Start a vLLM with the architecture of `model` and dummy weights; InputError where it cannot."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        from vllm import LLM
-    except ImportError as error:
-        raise InputError(
-            f'engine.kind = "vllm" needs vLLM, which cannot be imported here ({error}): pip install'
-            " 'sorl[vllm]' "
-            'with a GPU, `make test-vllm` for its CPU build, or engine.kind = "hf"'
-        ) from error
-    cpu = model.device.type == "cpu"
-    config = model.config
-    if cpu:
-        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        known = CPUAttentionBackend.get_supported_head_sizes()
-        if width not in known:
-            raise InputError(
-                f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's"
-                f" are {width} "
-                f"wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind ="
-                f' "hf"'
-            )
+    engine_class = _import_vllm()
+    is_on_cpu = model.device.type == "cpu"
+    if is_on_cpu:
+        _refuse_unknown_head_width(model.config)
     threads = torch.get_num_threads()
     set_threads = torch.set_num_threads
     with tempfile.TemporaryDirectory(prefix="sorl-vllm-") as folder, torch.random.fork_rng():
-        config.save_pretrained(folder)
+        model.config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        llm = LLM(
+        llm = engine_class(
             model=folder,
             tokenizer=folder,
             skip_tokenizer_init=not text,
@@ -193,7 +173,7 @@ def _start(
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # after the temperature
             generation_config="vllm",  # no sampling default of the checkpoint
-            enforce_eager=cpu,
+            enforce_eager=is_on_cpu,
             async_scheduling=False,
             disable_log_stats=True,
             seed=0,
@@ -201,6 +181,36 @@ def _start(
     torch.set_num_threads = set_threads  # its CPU worker puts a no-op there, for threads that it has bound
     torch.set_num_threads(threads)
     return llm
+
+
+def _import_vllm() -> Any:
+    """Return vLLM's class LLM, with the environment that it reads when it is imported; InputError without
+    vLLM.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        from vllm import LLM
+    except ImportError as error:
+        raise InputError(
+            f'engine.kind = "vllm" needs vLLM, which cannot be imported here ({error}): pip install'
+            " 'sorl[vllm]' with a GPU, `make test-vllm` for its CPU build, or engine.kind = \"hf\""
+        ) from error
+    return LLM
+
+
+def _refuse_unknown_head_width(config: Any) -> None:
+    """Raise InputError where vLLM's attention on a CPU does not know the width of the policy's heads."""
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    known = CPUAttentionBackend.get_supported_head_sizes()
+    if width not in known:
+        raise InputError(
+            f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's"
+            f" are {width} wide (policy.hidden / policy.heads): set policy.heads so that they fit, or"
+            ' engine.kind = "hf"'
+        )
 
 
 class Weights:

@@ -42,12 +42,10 @@ class HTTPRetriever:
         """Return for each query at most `top_k` passages, best first. Raises RetrieverDown after the last
         retry.
         """
-        starts = range(0, len(queries), self._batch)
-        return [
-            found
-            for start in starts
-            for found in self._ask(list(queries[start : start + self._batch]), top_k)
-        ]
+        passages: list[list[Passage]] = []
+        for start in range(0, len(queries), self._batch):
+            passages += self._ask(list(queries[start : start + self._batch]), top_k)
+        return passages
 
     def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         body = json.dumps(
@@ -144,6 +142,15 @@ class RetrievalServer(ThreadingHTTPServer):
         """A client that went away is no error of the server."""
 
 
+def _documents(passages: Sequence[Passage], with_scores: bool) -> list[dict[str, Any]]:
+    """Passages in the form of Search-R1's server."""
+    documents: list[dict[str, Any]] = []
+    for passage in passages:
+        document = {"id": passage.id, "contents": passage.contents}
+        documents.append({"document": document, "score": passage.score} if with_scores else document)
+    return documents
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open
     timeout = 60
@@ -174,13 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
             first = error.errors()[0]
             self._send(422, {"detail": ": ".join([*map(str, first["loc"]), first["msg"]])})
             return
-
-        def told(p: Passage) -> dict[str, Any]:
-            document = {"id": p.id, "contents": p.contents}
-            return {"document": document, "score": p.score} if request.return_scores else document
-
-        found = self.server.retriever.retrieve(request.queries, request.topk or self.server.top_k)
-        self._send(200, {"result": [[told(p) for p in passages] for passages in found]})
+        ranked = self.server.retriever.retrieve(request.queries, request.topk or self.server.top_k)
+        self._send(200, {"result": [_documents(passages, request.return_scores) for passages in ranked]})
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Requests are not logged: a run makes thousands."""

@@ -72,10 +72,10 @@ class BM25:
 
     def _build(self, folder: Path) -> None:
         known: dict[str, int] = {}
-        passages = [
-            array("i", [known.setdefault(word, len(known)) for word in words(text)])
-            for _, text in self.corpus
-        ]
+        passages = []
+        for _, text in self.corpus:
+            ids = [known.setdefault(word, len(known)) for word in words(text)]
+            passages.append(array("i", ids))
         if not known:
             raise InputError(
                 f"corpus '{self.corpus.path}' has no word in any passage, so nothing can be found in it"

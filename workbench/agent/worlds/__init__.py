@@ -115,8 +115,10 @@ class World:
 
     def hops(self, u: float) -> int:
         """Return the number of hops of a question, 1 to 3, from a uniform number."""
-        one, two, _ = self.settings.hops
-        return 1 if u < one else 2 if u < one + two else 3
+        one_hop, two_hops, _ = self.settings.hops
+        if u < one_hop:
+            return 1
+        return 2 if u < one_hop + two_hops else 3
 
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed)."""

