@@ -3,10 +3,10 @@
     make llm GEMMA_TERMS=accept && make .venv-trl/.done
     PYTHONPATH=. .venv-trl/bin/python -m studies.gemma_trl build/models/gemma-3-270m build/gemma-trl
 
-    sorl --runs build/gemma-trl sql 'SELECT step, "update", entropy, clip_frac, grad_norm, kl_ref FROM minibatch'
+    sorl --runs build/gemma-trl sql 'SELECT step, entropy, clip_frac, grad_norm, kl_ref FROM minibatch'
 
-A few updates on questions about capitals, with weights and a tokenizer that were trained elsewhere. Printed is
-what TRL logged of each update, under the ledger's names; the query shows what the ledger recorded.
+A few updates on questions about capitals, with weights and a tokenizer that were trained elsewhere. Printed
+is what TRL logged of each update, under the ledger's names; the query shows what the ledger recorded.
 """
 
 from __future__ import annotations

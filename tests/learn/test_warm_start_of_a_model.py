@@ -11,7 +11,7 @@ from sorl.agent.episode import collate
 from sorl.agent.tokenizer import Codec
 from sorl.agent.worlds.facts import Facts
 from sorl.learn import networks, warmstart
-from sorl.learn.warmstart import ensure, key, made, result_of, tokenizer_of
+from sorl.learn.warmstart import ensure, is_cached, key, result_of, tokenizer_of
 from sorl.spec import InputError, RunSettings
 from tests.learn import real_model
 
@@ -31,7 +31,7 @@ def settings_with(folder: Path, **warm: object) -> RunSettings:
 def test_a_model_imitates_nothing_unless_it_is_told_to(folder: Path, tmp_path: Path) -> None:
     plain = settings_with(folder)
     assert (plain.warmstart.steps, plain.warmstart.lr, plain.warmstart.batch) == (0, 5e-5, 24)
-    assert made(plain, tmp_path)
+    assert is_cached(plain, tmp_path)
     assert ensure(plain, tmp_path) == folder
     assert result_of(folder) is None
     assert RunSettings().warmstart.steps == 240
@@ -55,9 +55,9 @@ def test_imitation_is_made_once_kept_and_examined(
 ) -> None:
     monkeypatch.setattr(warmstart, "HELD_OUT", 6)
     settings = settings_with(folder, steps=40, batch=6, lr=3e-3)
-    assert not made(settings, tmp_path)
+    assert not is_cached(settings, tmp_path)
     warm = ensure(settings, tmp_path)
-    assert made(settings, tmp_path)
+    assert is_cached(settings, tmp_path)
     assert ensure(settings, tmp_path) == warm
     assert loss_of(warm) < 0.7 * loss_of(folder)
     assert tokenizer_of(warm).get_vocab() == tokenizer_of(folder).get_vocab()

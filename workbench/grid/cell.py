@@ -341,7 +341,7 @@ def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
     """Wall time of `cells` on this machine, at the pace of the finished runs in `runs` on this kind of
     machine; without one, by a probe. Runs of the embedded policy say nothing of a model.
     """
-    from sorl.learn.warmstart import key, made
+    from sorl.learn.warmstart import is_cached, key
     from sorl.store.reader import Reader
 
     system = f"{platform.system()} {platform.machine()}"
@@ -355,7 +355,7 @@ def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
             if (settings.model is not None) == is_model:
                 paces.append(float(pace) / rough(settings, resolve(settings.algorithm, settings.slots)))
     warm_starts = {
-        key(cell.settings): cell.settings for cell in cells if not made(cell.settings, runs / ".cache")
+        key(cell.settings): cell.settings for cell in cells if not is_cached(cell.settings, runs / ".cache")
     }
     threads = max((cell.settings.threads for cell in cells), default=1)
     machine = REFERENCE if paces or not cells else probe(threads)

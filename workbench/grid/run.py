@@ -118,9 +118,11 @@ def _new_starts(grid: Grid, runs: Path) -> Grid:
 
 def _warm_starts(cells: Sequence[Cell], runs: Path) -> list[int]:
     """The steps of each imitation that is still to be made, for these cells."""
-    from sorl.learn.warmstart import made
+    from sorl.learn.warmstart import is_cached
 
-    waiting = {cell.settings.warmstart.steps for cell in cells if not made(cell.settings, runs / ".cache")}
+    waiting = {
+        cell.settings.warmstart.steps for cell in cells if not is_cached(cell.settings, runs / ".cache")
+    }
     return sorted(waiting)
 
 

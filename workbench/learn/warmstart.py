@@ -118,7 +118,7 @@ def _digest_of_files(stamps: tuple[tuple[Path, int, int], ...]) -> str:
     return digest.hexdigest()
 
 
-def made(settings: RunSettings, cache: Path) -> bool:
+def is_cached(settings: RunSettings, cache: Path) -> bool:
     """Whether the warm start of these settings is in the cache; also True for a `model` that needs none."""
     if settings.model is not None and not settings.warmstart.steps:
         return True
@@ -134,7 +134,7 @@ def ensure(settings: RunSettings, cache: Path, pulse: Pulse | None = None) -> Pa
         pulse.part("looking for the model, downloaded on first use")
         return locate(settings.model)
     folder = cache / "warmstart" / key(settings)
-    if made(settings, cache):
+    if is_cached(settings, cache):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as handle:
