@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
                     grad_norm=1.0,
                     **told,
                 )
-            sent = ledger._of_step
+            sent = ledger._backlog.step_bytes
             spent.append(ledger.seconds)
             ledger.end(step)
         done = Path(ledger.folder) / "segments" / "step"

@@ -29,7 +29,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -40,6 +40,7 @@ from sorl.spec.files import lock_file
 from sorl.spec.names import FolderName, folder_to_write, slug
 
 MB = 10**6
+NEWEST_GENERATION = 10_000  # a run's name is given that often, as name, name-g2, ...
 PARTS = "parts"  # of the run's folder: what the other ranks saw, until it is measured
 PATIENCE = 120.0  # seconds that `close` waits for the last step to be measured and written
 
@@ -98,6 +99,110 @@ class Clip:
     dual: float | None = None
     level: Literal["token", "turn", "sequence"] = "token"
     stops: bool = True
+
+
+class _Session(NamedTuple):
+    """What the first rank decides when recording begins, and tells the other ranks."""
+
+    run_id: str
+    began_ns: int  # names the folders of the other ranks
+    refusal: str  # why the run cannot be recorded; empty: it can
+
+
+@dataclass
+class _Progress:
+    """What was told of the present step so far."""
+
+    trajectories: int = 0
+    updates: int = 0
+    sampling_seconds: float | None = None
+    measured: np.ndarray | None = None  # which trajectories are measured; None: all
+
+
+class _Message(NamedTuple):
+    """What waits to be sent."""
+
+    size: int  # bytes of the arrays
+    meta: dict[str, Any]
+    arrays: dict[str, Any]
+    measured: np.ndarray | None  # trajectories of the step so far that are measured; None: all
+
+
+class _Backlog:
+    """Messages that wait to be sent, and a bound on their bytes: of all, and of one step."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.queue: queue.Queue[_Message | None] = queue.Queue()  # None ends the thread that sends
+        self._waiting_bytes = 0
+        self.step_bytes = 0  # of the present step so far, sent or not
+        self._lock = threading.Lock()
+
+    def admit(self, size: int) -> bool:
+        """Count a message of so many bytes; False, and nothing is counted, where it is too much."""
+        with self._lock:
+            is_full = self._waiting_bytes + size > self.max_bytes or self.step_bytes + size > self.max_bytes
+            if not is_full:
+                self._waiting_bytes += size
+                self.step_bytes += size
+        return not is_full
+
+    def fits_step(self, size: int) -> bool:
+        """Whether one step may have that many more bytes."""
+        return self.step_bytes + size <= self.max_bytes
+
+    def release(self, size: int) -> None:
+        """Count off a message that was sent."""
+        with self._lock:
+            self._waiting_bytes -= size
+
+    def end_step(self) -> None:
+        """Begin to count the bytes of another step."""
+        with self._lock:
+            self.step_bytes = 0
+
+
+class _Vocabulary:
+    """Token ids of what a trainer hands over, and the text of each id, said once."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}  # of trainers that hand over texts
+        self._is_sent = np.zeros(0, dtype=bool)  # by token id: whether its text was sent
+
+    def flatten(self, rows: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Lists of tokens as ids (M,) and lengths (N,)."""
+        if _holds_texts(rows):
+            rows = [self._number(row) for row in rows]
+        lists = (row if isinstance(row, list | tuple) else _numpy(_host(row)) for row in rows)
+        flat = [np.asarray(row, dtype=np.int32) for row in lists]
+        ids = np.concatenate([*flat, np.zeros(0, np.int32)])
+        return ids, np.array([len(row) for row in flat], dtype=np.int32)
+
+    def new_texts(
+        self, ids: np.ndarray, decode: Callable[[list[int]], Sequence[str]] | None
+    ) -> dict[int, str]:
+        """The texts of the ids that were not sent before; none where nobody can say them."""
+        used = np.unique(ids)
+        if len(used) and used[-1] >= len(self._is_sent):
+            added = np.zeros(used[-1] + 1 - len(self._is_sent), dtype=bool)
+            self._is_sent = np.concatenate([self._is_sent, added])
+        new = used[~self._is_sent[used]].tolist()
+        self._is_sent[new] = True
+        if self._ids:
+            texts = list(self._ids)
+            return {token: texts[token] for token in new}
+        if decode is not None and new:
+            return dict(zip(new, decode(new), strict=True))
+        return {}
+
+    def _number(self, row: Sequence[str]) -> list[int]:
+        """Ids of tokens that are handed over as texts; a text that is new gets the next id."""
+        return [self._ids.setdefault(token, len(self._ids)) for token in row]
+
+
+def _holds_texts(rows: Sequence[Any]) -> bool:
+    """Whether tokens are handed over as texts: the first one says it for all."""
+    return len(rows) > 0 and len(rows[0]) > 0 and isinstance(rows[0][0], str)
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -160,85 +265,70 @@ class Ledger:
         process_group: Any = None,
         trainer: str = "",
     ) -> None:
-        self.dead = self._inside = False  # nothing is recorded any more; a guarded block is open
-        self.seconds = 0.0  # that recording took the trainer in this step
+        _check_limits(every, trajectories, tokens)
+        plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), default=str))
+        config_hash = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+        arm = arm or algorithm
+        home = FolderName(experiment, "experiment")
+        usual = _usual_name(experiment, arm, seed, config_hash)
+        name = FolderName(usual if run is None else run, "run")
         self.trajectories = trajectories
         self.decode = decode
         self.witnesses = witnesses
+        self._prepare(memory_mb * MB)
+        session = self._agree(Path(runs), home, name, resume, run is not None, process_group)
+        self.run_id = session.run_id
+        self.folder = Path(runs) / experiment / session.run_id
+        parts = [self.folder / PARTS / f"{session.began_ns}-{rank:04d}" for rank in range(self.ranks)]
+        self._parts = parts[self.rank]
+        self._begin(
+            {
+                "run": {
+                    "run_id": self.run_id,
+                    "experiment": experiment,
+                    "algorithm": algorithm,
+                    "arm": arm,
+                    "seed": seed,
+                    "config_hash": config_hash,
+                    "versions": json.dumps(_versions(trainer)),
+                },
+                "config": plain if iterations is None else {"iterations": iterations} | plain,
+                "replay_as": replay_as or algorithm,
+                "undeclared": list(undeclared),
+                "clip": clip and asdict(clip),
+                "temperature": temperature,
+                "every": every,
+                "tokens": tokens,
+                "batches": (batches or BatchesSettings()).model_dump(mode="json"),
+                "ranks": [str(folder) for folder in parts[1:]],
+            }
+        )
+
+    def _prepare(self, max_bytes: int) -> None:
+        """Set what a ledger remembers to its beginning; so many bytes may wait to be sent."""
+        self.dead = False  # True: nothing is recorded any more
+        self.seconds = 0.0  # that recording took the trainer in this step
+        self.rank = 0
+        self.ranks = 1
+        self._is_guarded = False  # a guarded block is open
+        self._warned: set[str] = set()
         self._witnesses: dict[str, Witness] = {}  # by network
         self._started_at = datetime.now(UTC).replace(tzinfo=None)
-        self._most = memory_mb * MB
-        self._warned: set[str] = set()
-        self._words: dict[str, int] = {}  # of trainers that hand over texts: their ids
-        self._shown = np.zeros(0, dtype=bool)  # token ids whose text was sent
         self._step = -1
         self._ended = -1
-        self._began = time.perf_counter()
-        self._kept: np.ndarray | None = None  # trajectories of the step that are measured; None = all
-        self._count = self._updates = 0  # trajectories and updates of the step so far
-        self._seconds_rollout: float | None = None
-        self._queue: queue.Queue[Any] = queue.Queue()  # (bytes, meta, arrays, kept trajectories); None ends
-        # bytes
-        self._waiting = 0
-        self._of_step = 0
-        self._lock = threading.Lock()
+        self._step_began = time.perf_counter()
+        self._progress = _Progress()
+        self._backlog = _Backlog(max_bytes)
+        self._vocabulary = _Vocabulary()
+        self._sequence = count(1)  # numbers the files of another rank than the first
         self._handle: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Any = None
-        if tokens < 0 or every < 1 or (trajectories is not None and trajectories < 1):
-            raise InputError("every and trajectories must be 1 or more, tokens 0 or more")
-        plain: dict[str, Any] = json.loads(json.dumps(dict(settings or {}), default=str))
-        hashed = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
-        arm = arm or algorithm
-        digest = hashlib.sha256(f"{experiment} {hashed}".encode()).hexdigest()[:8]
-        home = FolderName(experiment, "experiment")
-        name = FolderName(f"{slug(arm)}-s{seed}-{digest}" if run is None else run, "run")
-        self.rank = 0
-        self.ranks = 1
-        self._sequence = count(1)
-        torch = sys.modules.get("torch")
-        dist: Any = torch.distributed if torch is not None and torch.distributed.is_available() else None
-        if dist is not None and dist.is_initialized():
-            self.rank = dist.get_rank(process_group)
-            self.ranks = dist.get_world_size(process_group)
-        told: list[Any] = [name, time.time_ns(), ""]  # the first rank chooses the run and tells the others
+
+    def _begin(self, opened: dict[str, Any]) -> None:
+        """Start who measures, or as another rank make the folder that it reads; and start the thread."""
         if self.rank == 0:
-            try:
-                told[0] = self._open(Path(runs), home, name, resume, chosen=run is not None)
-            except InputError as error:
-                told[2] = str(error)
-        if self.ranks > 1:
-            source = dist.get_global_rank(process_group, 0) if process_group is not None else 0
-            dist.broadcast_object_list(told, src=source, group=process_group)
-        if told[2]:
-            raise InputError(told[2])
-        self.run_id = str(told[0])
-        self.folder = Path(runs) / experiment / str(told[0])
-        self._parts = self.folder / PARTS / f"{told[1]}-{self.rank:04d}"
-        if self.rank == 0:
-            config = plain if iterations is None else {"iterations": iterations} | plain
-            self._start(
-                {
-                    "run": {
-                        "run_id": self.run_id,
-                        "experiment": experiment,
-                        "algorithm": algorithm,
-                        "arm": arm,
-                        "seed": seed,
-                        "config_hash": hashed,
-                        "versions": json.dumps(_versions(trainer)),
-                    },
-                    "config": config,
-                    "replay_as": replay_as or algorithm,
-                    "undeclared": list(undeclared),
-                    "clip": clip and asdict(clip),
-                    "temperature": temperature,
-                    "every": every,
-                    "tokens": tokens,
-                    "batches": (batches or BatchesSettings()).model_dump(mode="json"),
-                    "ranks": [str(self.folder / PARTS / f"{told[1]}-{r:04d}") for r in range(1, self.ranks)],
-                }
-            )
+            self._start(opened)
         else:
             with suppress(OSError):
                 self._parts.mkdir(parents=True, exist_ok=True)
@@ -280,34 +370,30 @@ class Ledger:
         """
         if not self._follow(step):
             return
-        columns = {
-            "reward": rewards,
-            "success": success,
-            "turns": turns,
-            "group": group,
-            "rollout_step": rollout_step,
-            "mask": mask,
-            "searches": searches,
-        }
-        words = {"status": status, "question": question, "gold": gold, "answer": answer, "ended": ended}
-        arrays = {name: _host(value) for name, value in columns.items() if value is not None}
-        texts = {name: list(value) for name, value in words.items() if value is not None}
+        arrays = _on_host(
+            {
+                "reward": rewards,
+                "success": success,
+                "turns": turns,
+                "group": group,
+                "rollout_step": rollout_step,
+                "mask": mask,
+                "searches": searches,
+            }
+        )
+        arrays |= _as_lists({"prompts": prompts, "responses": responses})
+        texts = _as_lists(
+            {"status": status, "question": question, "gold": gold, "answer": answer, "ended": ended}
+        )
+        _check_lengths(arrays | texts)
         n = len(arrays["reward"])
-        lists = {"prompts": prompts, "responses": responses}
-        arrays |= {name: list(value) for name, value in lists.items() if value is not None}
-        if wrong := {name: len(x) for name, x in (arrays | texts).items() if len(x) != n}:
-            raise ValueError(f"{n} rewards, but {wrong}")
         if self.trajectories is not None and group is not None:
             share = min(1.0, self.trajectories / (n * self.ranks))
-            numbers = np.asarray(_numpy(arrays["group"]), dtype=np.uint64)
-            kept = (numbers * np.uint64(2654435761) + np.uint64(40503 * step)) % np.uint64(
-                2**32
-            ) < share * 2**32
-            self._kept = kept if self._kept is None else np.concatenate([self._kept, kept])
+            self._choose_groups(step, _numpy(arrays["group"]), share)
         if seconds is not None:
-            self._seconds_rollout = seconds + (self._seconds_rollout or 0.0)
+            self._progress.sampling_seconds = seconds + (self._progress.sampling_seconds or 0.0)
         self._put({"kind": "rollouts", "step": step, **texts}, arrays)
-        self._count += n
+        self._progress.trajectories += n
 
     @_guarded
     def update(
@@ -350,13 +436,10 @@ class Ledger:
         """
         if not self._follow(step):
             return
-        for kind, told, known in (("scalar", scalars, SCALARS), ("term", terms or (), TERMS)):
-            if unknown := [name for name in told if name not in known]:
-                raise TypeError(
-                    f"no {kind} '{unknown[0]}'{nearest(unknown[0], known)}; there is: {', '.join(known)}"
-                )
-        number = self._updates if update is None else update
-        self._updates = max(self._updates, number + 1)
+        _check_names("scalar", scalars, SCALARS)
+        _check_names("term", terms or (), TERMS)
+        number = self._progress.updates if update is None else update
+        self._progress.updates = max(self._progress.updates, number + 1)
         given = {
             "log_prob": log_prob,
             "log_prob_old": log_prob_old,
@@ -375,19 +458,9 @@ class Ledger:
             **(terms or {}),
             **{f"scalar.{name}": value for name, value in scalars.items()},
         }
-        if log_prob is None and any(given[name] is not None for name in ("mask", *TOKENS)):
-            raise TypeError("log_prob is missing, which the other tensors belong to")
-        if missing := [
-            n for n in ("log_prob_old", "mask", "advantages") if log_prob is not None and given[n] is None
-        ]:
-            raise TypeError(f"{missing[0]} is missing")
-        arrays = {name: _host(value) for name, value in given.items() if value is not None}
-        if wrong := {
-            n: tuple(arrays[n].shape)
-            for n in ("mask", "turn", "tokens", *TOKENS, *TERMS)
-            if n in arrays and arrays[n].shape != arrays["log_prob"].shape
-        }:
-            raise ValueError(f"log_prob is {tuple(arrays['log_prob'].shape)}, but {wrong}")
+        _check_completeness(given)
+        arrays = _on_host(given)
+        _check_shapes(arrays)
         self._put({"kind": "update", "step": step, "update": number, "epoch": epoch}, arrays)
 
     @_guarded
@@ -444,20 +517,17 @@ class Ledger:
         if step != self._step or step <= self._ended:
             return
         now = time.perf_counter()
-        seconds = {"total": now - self._began, "record": self.seconds}
-        if self._seconds_rollout is not None:
-            seconds |= {"rollout": self._seconds_rollout, "update": seconds["total"] - self._seconds_rollout}
-        self._began = now
+        seconds = {"total": now - self._step_began, "record": self.seconds}
+        sampling = self._progress.sampling_seconds
+        if sampling is not None:
+            seconds |= {"rollout": sampling, "update": seconds["total"] - sampling}
+        self._step_began = now
         self.seconds = 0.0
         self._ended = step
         self._put_witnesses(step)
         self._put({"kind": "end", "step": step, "seconds": seconds}, {})
-        self._kept = None
-        self._count = 0
-        self._updates = 0
-        self._seconds_rollout = None
-        with self._lock:
-            self._of_step = 0
+        self._progress = _Progress()
+        self._backlog.end_step()
 
     def close(self, status: str = "finished", reason: str | None = None) -> None:
         """Write what is left and end the run, as finished, failed or interrupted; does nothing the second
@@ -467,7 +537,7 @@ class Ledger:
         if self._thread.is_alive():
             self._follow(self._step + 1)
             self._put({"kind": "close", "status": status, "reason": reason}, {})
-            self._queue.put(None)
+            self._backlog.queue.put(None)
             self._thread.join(PATIENCE)
         self.dead = True
         if self._process is not None:
@@ -499,16 +569,16 @@ class Ledger:
         """Let a mistake inside cost the rows and not the training: one warning, and the time counts as
         recording.
         """
-        outermost = not self._inside
-        self._inside = True
+        is_outermost = not self._is_guarded
+        self._is_guarded = True
         began = time.perf_counter()
         try:
             yield
         except Exception as error:  # noqa: BLE001  whatever a trainer hands over, training goes on
             self.warn(what, f"{what} could not be recorded: {type(error).__name__}: {error}")
         finally:
-            if outermost:
-                self._inside = False
+            if is_outermost:
+                self._is_guarded = False
                 self.seconds += time.perf_counter() - began
 
     def warn(self, cause: str, text: str) -> None:
@@ -517,26 +587,52 @@ class Ledger:
             log.warning("%s", text)
         self._warned.add(cause)
 
-    def _open(self, runs: Path, experiment: FolderName, name: FolderName, resume: bool, chosen: bool) -> str:
+    def _agree(
+        self, runs: Path, experiment: FolderName, name: FolderName, resume: bool, is_chosen: bool, group: Any
+    ) -> _Session:
+        """Find out this process's rank, and open the run: the first rank chooses it and tells the others."""
+        torch = sys.modules.get("torch")
+        dist: Any = torch.distributed if torch is not None and torch.distributed.is_available() else None
+        if dist is not None and dist.is_initialized():
+            self.rank = dist.get_rank(group)
+            self.ranks = dist.get_world_size(group)
+        session = _Session(name, time.time_ns(), "")
+        if self.rank == 0:
+            try:
+                session = session._replace(run_id=self._open(runs, experiment, name, resume, is_chosen))
+            except InputError as error:
+                session = session._replace(refusal=str(error))
+        if self.ranks > 1:
+            source = dist.get_global_rank(group, 0) if group is not None else 0
+            shared: list[Any] = [*session]
+            dist.broadcast_object_list(shared, src=source, group=group)
+            session = _Session(*shared)
+        if session.refusal:
+            raise InputError(session.refusal)
+        return session._replace(run_id=str(session.run_id))
+
+    def _open(
+        self, runs: Path, experiment: FolderName, name: FolderName, resume: bool, is_chosen: bool
+    ) -> str:
         """Lock the run's folder and return its name: a later start of the same settings gets -g2, -g3, ..."""
         folder = folder_to_write(runs, experiment)
-        names = [name, *(f"{name}-g{number}" for number in range(2, 10_000))]
-        found = {one.parent.name for one in folder.glob(f"{escape(name)}*/segments")}
-        begun = [one for one in names if one in found]
-        for one in begun[-1:] or names[:1] if resume else names[:1] if chosen else names:
-            held = "exists: give resume=True to continue it, or another name"
-            if resume or one not in begun:
-                folder_to_write(runs, experiment, FolderName(one, "run"))
-                try:
-                    (folder / one).mkdir(parents=True, exist_ok=True)
-                    # as long as this process or its recorder lives
-                    self._handle = lock_file(folder / one / "lock")
-                except OSError as error:
-                    raise InputError(f"cannot write to '{folder / one}': {error.strerror}") from None
+        names = [name, *(f"{name}-g{number}" for number in range(2, NEWEST_GENERATION))]
+        recorded = {segments.parent.name for segments in folder.glob(f"{escape(name)}*/segments")}
+        begun = [candidate for candidate in names if candidate in recorded]
+        candidates = names
+        if resume:
+            candidates = begun[-1:] or names[:1]
+        elif is_chosen:
+            candidates = names[:1]
+        for candidate in candidates:
+            reason = "exists: give resume=True to continue it, or another name"
+            if resume or candidate not in begun:
+                folder_to_write(runs, experiment, FolderName(candidate, "run"))
+                self._handle = _lock_run(folder / candidate)
                 if self._handle is not None:
-                    return one
-                held = "is being recorded by another process; wait for it, or give another name"
-        raise InputError(f"run '{one}' in '{folder}' {held}")
+                    return candidate
+                reason = "is being recorded by another process; wait for it, or give another name"
+        raise InputError(f"run '{candidate}' in '{folder}' {reason}")
 
     def _start(self, opened: dict[str, Any]) -> None:
         """Start the process that measures and writes, outside the trainer's group of signals and without its
@@ -566,29 +662,32 @@ class Ledger:
     def _follow(self, step: int) -> bool:
         """Begin `step`: one that was not ended ends here. False where it has ended already."""
         if step > self._step:
-            if self._count or self._updates:
+            if self._progress.trajectories or self._progress.updates:
                 self.end(self._step)
             self._step = step
         elif step < self._step:
             raise ValueError(f"step {step} comes after step {self._step}")
         return step > self._ended
 
+    def _choose_groups(self, step: int, group: np.ndarray, share: float) -> None:
+        """Choose which trajectories (N,) are measured: a share of the groups, by a hash of their number."""
+        numbers = np.asarray(group, dtype=np.uint64)
+        hashes = (numbers * np.uint64(2654435761) + np.uint64(40503 * step)) % np.uint64(2**32)
+        chosen = hashes < share * 2**32
+        earlier = self._progress.measured
+        self._progress.measured = chosen if earlier is None else np.concatenate([earlier, chosen])
+
     def _put(self, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Queue a message, unless too much waits already: then the tensors of the whole step are left out."""
         size = sum(getattr(x, "nbytes", 0) for x in arrays.values())
-        with self._lock:
-            full = self._waiting + size > self._most or self._of_step + size > self._most
-            if not full:
-                self._waiting += size
-                self._of_step += size
-        if full:
-            what = "waits to be recorded" if self._of_step + size <= self._most else "is recorded of one step"
-            what = f"more than {self._most / MB:g} MB {what}"
+        if not self._backlog.admit(size):
+            what = "waits to be recorded" if self._backlog.fits_step(size) else "is recorded of one step"
+            what = f"more than {self._backlog.max_bytes / MB:g} MB {what}"
             self.warn("full", f"{what}: updates are left out (see trajectories, memory_mb)")
             meta = {"kind": "lost", "step": meta["step"]}
             arrays = {}
             size = 0
-        self._queue.put((size, meta, arrays, self._kept))
+        self._backlog.queue.put(_Message(size, meta, arrays, self._progress.measured))
 
     def _put_witnesses(self, step: int) -> None:
         """Queue what was seen of the weights in the step."""
@@ -606,23 +705,37 @@ class Ledger:
     # The thread
 
     def _send(self) -> None:
-        while (item := self._queue.get()) is not None:
-            size, meta, arrays, kept = item
+        while (message := self._backlog.queue.get()) is not None:
             try:
                 if not self.dead:
-                    if meta["kind"] == "rollouts":
-                        arrays = self._flat(meta, arrays)
-                    arrays = {name: _numpy(x) for name, x in arrays.items()}
-                    self._write(meta, encode(meta, _rows(arrays, kept)))
+                    self._send_on(message)
             except OSError as error:
-                if meta["kind"] != "close":  # of another rank, when the first one was faster
+                if message.meta["kind"] != "close":  # of another rank, when the first one was faster
                     self._give_up(str(error))
             except Exception as error:  # noqa: BLE001  a wrong array costs its rows, not the recording
-                self.warn(
-                    "thread", f"a {meta['kind']} could not be recorded: {type(error).__name__}: {error}"
-                )
-            with self._lock:
-                self._waiting -= size
+                what = f"a {message.meta['kind']} could not be recorded"
+                self.warn("thread", f"{what}: {type(error).__name__}: {error}")
+            self._backlog.release(message.size)
+
+    def _send_on(self, message: _Message) -> None:
+        arrays = message.arrays
+        if message.meta["kind"] == "rollouts":
+            self._flatten_tokens(message.meta, arrays)
+        arrays = {name: _numpy(x) for name, x in arrays.items()}
+        self._write(message.meta, encode(message.meta, _rows(arrays, message.measured)))
+
+    def _flatten_tokens(self, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Put ids and lengths in the place of lists of tokens, and new texts into `meta`."""
+        for name in ("prompts", "responses"):
+            rows = arrays.pop(name, None)
+            if rows is None:
+                continue
+            ids, lengths = self._vocabulary.flatten(rows)
+            arrays[name] = ids
+            arrays[f"{name}.length"] = lengths
+            texts = self._vocabulary.new_texts(ids, self.decode)
+            if texts:
+                meta.setdefault("texts", {}).update(texts)
 
     def _write(self, meta: Mapping[str, Any], message: bytes) -> None:
         """Hand a message to the process that measures; from another rank as a file, in the order of their
@@ -636,30 +749,61 @@ class Ledger:
         (self._parts / f".{name}").write_bytes(message)
         os.replace(self._parts / f".{name}", self._parts / name)
 
-    def _flat(self, meta: dict[str, Any], arrays: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Lists of tokens as ids (M,) and lengths (N,), and the texts of ids that were not seen before."""
-        for name in ("prompts", "responses"):
-            if (rows := arrays.pop(name, None)) is None:
-                continue
-            if any(isinstance(token, str) for row in rows[:1] for token in row[:1]):
-                rows = [[self._words.setdefault(token, len(self._words)) for token in row] for row in rows]
-            lists = (row if isinstance(row, list | tuple) else _numpy(_host(row)) for row in rows)
-            flat = [np.asarray(row, dtype=np.int32) for row in lists]
-            arrays[name] = np.concatenate([*flat, np.zeros(0, np.int32)])
-            arrays[f"{name}.length"] = np.array([len(row) for row in flat], dtype=np.int32)
-            used = np.unique(arrays[name])
-            if len(used) and used[-1] >= len(self._shown):
-                self._shown = np.concatenate(
-                    [self._shown, np.zeros(used[-1] + 1 - len(self._shown), dtype=bool)]
-                )
-            new = used[~self._shown[used]].tolist()
-            self._shown[new] = True
-            if self._words:
-                names = list(self._words)
-                meta.setdefault("texts", {}).update({i: names[i] for i in new})
-            elif self.decode is not None and new:
-                meta.setdefault("texts", {}).update(zip(new, self.decode(new), strict=True))
-        return arrays
+
+def _check_limits(every: int, trajectories: int | None, tokens: int) -> None:
+    if tokens < 0 or every < 1 or (trajectories is not None and trajectories < 1):
+        raise InputError("every and trajectories must be 1 or more, tokens 0 or more")
+
+
+def _check_lengths(columns: Mapping[str, Any]) -> None:
+    """Raise ValueError unless every column speaks of as many trajectories as there are rewards."""
+    n = len(columns["reward"])
+    wrong = {name: len(values) for name, values in columns.items() if len(values) != n}
+    if wrong:
+        raise ValueError(f"{n} rewards, but {wrong}")
+
+
+def _check_names(kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise TypeError for the first name that is not known."""
+    for name in names:
+        if name not in known:
+            raise TypeError(f"no {kind} '{name}'{nearest(name, known)}; there is: {', '.join(known)}")
+
+
+def _check_completeness(given: Mapping[str, Any]) -> None:
+    """Raise TypeError where an update lacks a tensor that its other tensors belong to."""
+    if given["log_prob"] is None:
+        if any(given[name] is not None for name in ("mask", *TOKENS)):
+            raise TypeError("log_prob is missing, which the other tensors belong to")
+        return
+    for name in ("log_prob_old", "mask", "advantages"):
+        if given[name] is None:
+            raise TypeError(f"{name} is missing")
+
+
+def _check_shapes(arrays: Mapping[str, Any]) -> None:
+    """Raise ValueError for tensors of another shape than the log-probs."""
+    wrong = {}
+    for name in ("mask", "turn", "tokens", *TOKENS, *TERMS):
+        if name in arrays and arrays[name].shape != arrays["log_prob"].shape:
+            wrong[name] = tuple(arrays[name].shape)
+    if wrong:
+        raise ValueError(f"log_prob is {tuple(arrays['log_prob'].shape)}, but {wrong}")
+
+
+def _usual_name(experiment: str, arm: str, seed: int, config_hash: str) -> str:
+    """The name of a run that is given none: the same for the same settings."""
+    digest = hashlib.sha256(f"{experiment} {config_hash}".encode()).hexdigest()[:8]
+    return f"{slug(arm)}-s{seed}-{digest}"
+
+
+def _lock_run(folder: Path) -> IO[str] | None:
+    """Lock a run's folder for as long as this process or its recorder lives; None where it is locked."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return lock_file(folder / "lock")
+    except OSError as error:
+        raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
 
 
 def encode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -675,6 +819,16 @@ def decode(message: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     size = int.from_bytes(message[:8], "little")
     header = json.loads(message[8 : 8 + size])
     return json.loads(header["__metadata__"]["sorl"]), load(message)
+
+
+def _on_host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the arrays and tensors that are known."""
+    return {name: _host(value) for name, value in values.items() if value is not None}
+
+
+def _as_lists(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The sequences that are known, as lists."""
+    return {name: list(value) for name, value in values.items() if value is not None}
 
 
 def _host(value: Any) -> Any:
@@ -702,15 +856,15 @@ def _numpy(value: Any) -> np.ndarray:
     return np.asarray(value.numpy())
 
 
-def _rows(arrays: dict[str, np.ndarray], kept: np.ndarray | None) -> dict[str, np.ndarray]:
+def _rows(arrays: dict[str, np.ndarray], measured: np.ndarray | None) -> dict[str, np.ndarray]:
     """Leave out padding, rows and columns, and the trajectories that are not measured."""
     if "log_prob" not in arrays:
         return arrays
     mask = arrays["mask"] = arrays["mask"].astype(bool)
     trajectory = arrays.get("trajectory", np.arange(len(mask))).astype(np.int64)
     keep = trajectory >= 0
-    if kept is not None:
-        keep &= kept[np.maximum(trajectory, 0)]
+    if measured is not None:
+        keep &= measured[np.maximum(trajectory, 0)]
     arrays["trajectory"] = trajectory
     width = int(np.flatnonzero(mask[keep].any(axis=0)).max(initial=-1)) + 1
     cut = {name: x[keep] for name, x in arrays.items() if x.ndim}
@@ -718,8 +872,8 @@ def _rows(arrays: dict[str, np.ndarray], kept: np.ndarray | None) -> dict[str, n
 
 
 def _versions(trainer: str) -> dict[str, str]:
-    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    versions = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     for name in filter(None, ("sorl", "torch", "transformers", "numpy", trainer)):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found | {"trainer": trainer or "a loop of its own"}
+            versions[name] = version(name)
+    return versions | {"trainer": trainer or "a loop of its own"}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -140,16 +141,12 @@ class Recorder:
     def evaluations(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the held-out evaluations of the policy before `step`, all of them in one call."""
         if rows:
-            self.rows(
-                "evaluation", {"step": step, **{key: [row.get(key) for row in rows] for key in rows[0]}}
-            )
+            self.rows("evaluation", {"step": step, **_columns_of(rows, rows[0])})
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events to table `event`."""
         if events:
-            self.rows(
-                "event", {name: [getattr(e, name) for e in events] for name in Event.__dataclass_fields__}
-            )
+            self.rows("event", _columns_of([vars(event) for event in events], Event.__dataclass_fields__))
 
     def diverged(self, step: int, message: str) -> None:
         """Record that the run could not continue after `step`; its outcome is diverged."""
@@ -276,51 +273,76 @@ def token_rows(
     if rollouts.tokens is None:
         return {}
     rows = [_token_row(i, rollouts, updates) for i in trajectories]
-    columns: dict[str, Any] = {
-        key: [row.get(key) for row in rows] for key in dict.fromkeys(k for r in rows for k in r)
-    }
+    columns: dict[str, Any] = _columns_of(rows, dict.fromkeys(chain.from_iterable(rows)))
     columns["token"] = [list(decode(ids)) if decode is not None else None for ids in columns["token_id"]]
     return columns
 
 
+def _columns_of(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
+    """The rows as columns of these names; None where a row lacks one."""
+    columns = {}
+    for name in names:
+        columns[name] = [row.get(name) for row in rows]
+    return columns
+
+
 def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]:
+    """Row of table `token` for trajectory `i`."""
     ids = np.asarray(Known(rollouts).tokens[i]).tolist()
     row: dict[str, Any] = {"trajectory": i, "token_id": ids}
-    places = [] if updates is None else (updates.trajectory == i).nonzero().tolist()
-    if updates is None or not places:
+    if updates is None:
         return row
-
-    def at(place: Sequence[int]) -> dict[str, np.ndarray]:
-        told = {name: x for name in (*MEASURED, *PLAIN) if (x := getattr(updates, name)) is not None}
-        kept = {name: x[place[0], place[1], : len(ids)].detach().cpu() for name, x in told.items()}
-        return {
-            name: np.asarray((x.double() if x.is_floating_point() else x).numpy()) for name, x in kept.items()
-        }
-
-    def columns(seen: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
-        moved = dict(seen)
-        if "log_prob" in seen and "log_prob_old" in seen:
-            moved["log_ratio"] = seen["log_prob"] - seen["log_prob_old"]
-        masked = {
-            name: np.ma.array(moved[name], mask=~seen["mask"])
-            for name in (*names, "log_ratio")
-            if name in moved
-        }
-        clipped = (
-            (seen["mask"] & (seen["active_low"] | seen["active_high"])) if "active_low" in seen else None
-        )
-        found = masked if clipped is None else masked | {"clipped": clipped}
-        return {name: x.tolist() for name, x in found.items()}
-
-    seen = [at(place) for place in places]
-    row |= {COLUMN.get(name, name): values for name, values in columns(seen[-1], *MEASURED).items()}
-    row |= {"trained": seen[-1]["mask"].tolist(), "turn_index": seen[-1]["turn"].tolist()}
+    places = (updates.trajectory == i).nonzero().tolist()  # (update, row of it)
+    if not places:
+        return row
+    passes = [_tokens_at(place, updates, len(ids)) for place in places]
+    last = passes[-1]
+    for name, values in _trained_columns(last, MEASURED).items():
+        row[COLUMN.get(name, name)] = values
+    row["trained"] = last["mask"].tolist()
+    row["turn_index"] = last["turn"].tolist()
     if updates.gradient_weight is None:
         return row
-    sums = [np.abs(one["gradient_weight"][one["mask"]]).sum() for one in seen]
-    worst = int(np.nan_to_num(sums, nan=np.inf, posinf=np.inf).argmax())
-    row |= {f"worst_{name}": values for name, values in columns(seen[worst], "gradient_weight").items()}
-    return row | {"worst_epoch": int(updates.epoch[places[worst][0]])}
+    worst = _heaviest(passes)
+    for name, values in _trained_columns(passes[worst], ("gradient_weight",)).items():
+        row[f"worst_{name}"] = values
+    row["worst_epoch"] = int(updates.epoch[places[worst][0]])
+    return row
+
+
+def _tokens_at(place: Sequence[int], updates: Evidence, length: int) -> dict[str, np.ndarray]:
+    """What an update saw of one trajectory, (length,) each; `place`: the update, and its row."""
+    arrays = {}
+    for name in (*MEASURED, *PLAIN):
+        tensor = getattr(updates, name)
+        if tensor is not None:
+            values = tensor[place[0], place[1], :length].detach().cpu()
+            arrays[name] = np.asarray((values.double() if values.is_floating_point() else values).numpy())
+    return arrays
+
+
+def _trained_columns(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Columns of these names, the log-ratio, and whether a token was clipped; NULL off the loss mask.
+
+    Only what was measured becomes a column.
+    """
+    measured = dict(arrays)
+    if "log_prob" in arrays and "log_prob_old" in arrays:
+        measured["log_ratio"] = arrays["log_prob"] - arrays["log_prob_old"]
+    columns = {}
+    for name in (*names, "log_ratio"):
+        if name in measured:
+            columns[name] = np.ma.array(measured[name], mask=~arrays["mask"]).tolist()
+    if "active_low" in arrays:
+        clipped = arrays["mask"] & (arrays["active_low"] | arrays["active_high"])
+        columns["clipped"] = clipped.tolist()
+    return columns
+
+
+def _heaviest(passes: Sequence[Mapping[str, np.ndarray]]) -> int:
+    """Index of the pass with the largest sum of |gradient_weight|; one that is no number is the largest."""
+    sums = [np.abs(arrays["gradient_weight"][arrays["mask"]]).sum() for arrays in passes]
+    return int(np.nan_to_num(sums, nan=np.inf, posinf=np.inf).argmax())
 
 
 class BlackBox:

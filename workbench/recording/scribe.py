@@ -301,12 +301,8 @@ class Joined:
         self.told: dict[int, list[Message]] = defaultdict(list)  # of each update
         for message in [] if self.lost else _of(messages, "update"):
             self.told[message[1]["update"]].append(message)
-        # The parts of each update as (first trajectory of the rank, meta, arrays), in order of ranks.
-        parts = (
-            [(first[r], m, x) for r, m, x in self.told[u] if r in first and "mask" in x]
-            for u in sorted(self.told)
-        )
-        self.parts = [part for part in parts if part]
+        parts = (_parts_of(self.told[update], first) for update in sorted(self.told))
+        self.parts = [of_update for of_update in parts if of_update]
         self.masks = self._masks()
         self.prompts = self._tokens("prompts")
         self.responses = self._tokens("responses")
@@ -354,18 +350,42 @@ class Joined:
     def _rollouts(self) -> Rollouts:
         told = {name: self._told(name) for name in ROLLOUTS}
         reward = self._reward(told["reward"])
-        success = told["success"]
-        group = told["group"]
-        status, answer, ended, sampled = (
-            told[name] for name in ("status", "answer", "ended", "rollout_step")
+        sampled = told["rollout_step"]
+        success = self._success(told["success"], reward)
+        return Rollouts(
+            reward=reward,
+            group=np.asarray(self._group(told["group"]), dtype=np.int64),
+            rollout_step=(
+                np.full(self.n, self.step) if sampled is None else np.asarray(sampled, dtype=np.int64)
+            ),
+            success=None if success is None else np.asarray(success) > 0.5,
+            turn_status=told["status"],
+            question=told["question"],
+            gold=told["gold"],
+            answer=told["answer"],
+            ended=told["ended"],
+            sample=told["sample"],
+            **(self._counts() | _outcomes(told)),
         )
-        if success is None and self.n and reward is not None and np.isin(reward, (0.0, 1.0)).all():
-            success = reward
-        if group is None:
-            group = np.arange(self.n)
-            for first, _, arrays in chain.from_iterable(self.parts):
-                if "group" in arrays:
-                    group[first + arrays["trajectory"]] = arrays["group"]
+
+    def _success(self, told: np.ndarray | None, reward: np.ndarray | None) -> np.ndarray | None:
+        """Success as told; else rewards that are all 0 or 1; None: not known."""
+        if told is None and self.n and reward is not None and np.isin(reward, (0.0, 1.0)).all():
+            return reward
+        return told
+
+    def _group(self, told: np.ndarray | None) -> np.ndarray:
+        """Prompt groups as told, by the rollouts or by the updates; else each trajectory is one."""
+        if told is not None:
+            return told
+        group = np.arange(self.n)
+        for first, _, arrays in chain.from_iterable(self.parts):
+            if "group" in arrays:
+                group[first + arrays["trajectory"]] = arrays["group"]
+        return group
+
+    def _counts(self) -> dict[str, Any]:
+        """What masks and token ids say of each trajectory, as fields of Rollouts."""
         known: dict[str, Any] = {}
         # no update, or not measured (`trajectories`)
         unknown = np.array([not len(mask) for mask in self.masks])
@@ -374,45 +394,25 @@ class Joined:
             turns = [count_stretches(mask) for mask in self.masks]
             known = {"response_tokens": count, "turns": np.ma.array(turns, dtype=np.int64, mask=unknown)}
         if self.responses is not None:
-            pairs = [(ids, mask[: len(ids)]) for ids, mask in zip(self.responses, self.masks, strict=True)]
-            prompts = self.prompts or [np.zeros(0, np.int32)] * self.n
-            known |= {
-                "tokens": [np.concatenate(pair) for pair in zip(prompts, self.responses, strict=True)],
-                "observation_tokens": np.array([len(ids) for ids in self.responses], dtype=np.int64) - count,
-                "written": [stretches(ids.tolist(), mask) for ids, mask in pairs],
-                "token_turn": [
-                    number_turns(np.concatenate([np.zeros(len(prompt), dtype=bool), mask]))
-                    if len(mask)
-                    else None
-                    for prompt, (_, mask) in zip(prompts, pairs, strict=True)
-                ],
-            }
-        known |= {name: told[name] for name in ("turns", "searches") if told[name] is not None}
-        if "searches" not in known and status is not None and all(status):
-            known["searches"] = np.array([turns.count("search") for turns in status], dtype=np.int64)
-        if status is not None and any("invalid" in turns for turns in status):
-            known["valid_turns"] = np.array(
-                [len(turns) - turns.count("invalid") for turns in status], dtype=np.int64
-            )
-        if ended is not None:
-            known["truncated"] = np.array([why != "answer" for why in ended], dtype=bool)
-        if answer is not None:
-            known["answered"] = np.array([text is not None for text in answer], dtype=bool)
-        return Rollouts(
-            reward=reward,
-            group=np.asarray(group, dtype=np.int64),
-            rollout_step=(
-                np.full(self.n, self.step) if sampled is None else np.asarray(sampled, dtype=np.int64)
-            ),
-            success=None if success is None else np.asarray(success) > 0.5,
-            turn_status=status,
-            question=told["question"],
-            gold=told["gold"],
-            answer=answer,
-            ended=ended,
-            sample=told["sample"],
-            **known,
-        )
+            lengths = np.array([len(ids) for ids in self.responses], dtype=np.int64)
+            known |= {"observation_tokens": lengths - count} | self._written(self.responses)
+        return known
+
+    def _written(self, responses: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Token ids of each trajectory, by turns, as fields of Rollouts."""
+        prompts = self.prompts or [np.zeros(0, np.int32)] * self.n
+        written = []
+        token_turn = []
+        for prompt, ids, whole_mask in zip(prompts, responses, self.masks, strict=True):
+            mask = whole_mask[: len(ids)]
+            written.append(stretches(ids.tolist(), mask))
+            is_written = np.concatenate([np.zeros(len(prompt), dtype=bool), mask])
+            token_turn.append(number_turns(is_written) if len(mask) else None)
+        return {
+            "tokens": [np.concatenate(pair) for pair in zip(prompts, responses, strict=True)],
+            "written": written,
+            "token_turn": token_turn,
+        }
 
     def _reward(self, told: np.ndarray | None) -> np.ndarray | None:
         """Rewards, masked where a trainer did not say one; None where it said none."""
@@ -520,26 +520,15 @@ class Joined:
         if "log_prob" not in told:
             return None
         log_prob = told.pop("log_prob")
-        place = np.arange(self.width)
-        ids = np.zeros((len(trained), self.width), dtype=np.int32)
-        for row, i in enumerate(trained):
-            ids[row, : self.length[i]] = Known(self.rollouts).tokens[i]
-        arrays: dict[str, np.ndarray] = {
-            "tokens": ids,
-            "response": (place >= self.offset[trained, None]) & (place < self.length[trained, None]),
-            "length": self.length[trained].astype(np.int32),
-            "group": self.rollouts.group[trained].astype(np.int32),
-            "trajectory": trained.astype(np.int32),
-            "score": self._scores()[trained],
+        arrays = self._trajectory_arrays(trained) | {
             "update.size": real.sum(1).astype(np.int32),
             "update.rows": at.astype(np.int32),
             "update.log_prob": log_prob,
         }
         # As the first update on the trajectory has it.
         arrays |= {"values" if name == "values_old" else name: x[first] for name, x in told.items()}
-        if self.rollouts.rollout is not None:
-            arrays["rollout"] = self.rollouts.rollout[trained].astype(np.int32)
-        if not np.array_equal(sampled := self._sampled_mask(trained), arrays["mask"]):
+        sampled = self._sampled_mask(trained)
+        if not np.array_equal(sampled, arrays["mask"]):
             arrays["mask_sampled"] = sampled
         if self._updates_tell("gradient_weight"):
             arrays["update.gradient_weight"] = Known(self.seen).gradient_weight.numpy()[real]
@@ -547,6 +536,24 @@ class Joined:
         if not all(np.array_equal(told[name], arrays[name][at]) for name in own):
             arrays |= {f"update.{name}": told[name] for name in own}
         return arrays, self._meta_of_batch(trained, absent)
+
+    def _trajectory_arrays(self, trained: np.ndarray) -> dict[str, np.ndarray]:
+        """What the black box holds of these trajectories themselves."""
+        place = np.arange(self.width)
+        ids = np.zeros((len(trained), self.width), dtype=np.int32)
+        for row, trajectory in enumerate(trained):
+            ids[row, : self.length[trajectory]] = Known(self.rollouts).tokens[trajectory]
+        arrays: dict[str, np.ndarray] = {
+            "tokens": ids,
+            "response": (place >= self.offset[trained, None]) & (place < self.length[trained, None]),
+            "length": self.length[trained].astype(np.int32),
+            "group": self.rollouts.group[trained].astype(np.int32),
+            "trajectory": trained.astype(np.int32),
+            "score": self._scores()[trained],
+        }
+        if self.rollouts.rollout is not None:
+            arrays["rollout"] = self.rollouts.rollout[trained].astype(np.int32)
+        return arrays
 
     def _meta_of_batch(self, trained: np.ndarray, absent: list[str]) -> dict[str, Any]:
         """What the black box says of a batch beside its arrays; `absent` are arrays that are stand-ins."""
@@ -612,6 +619,31 @@ class Joined:
         of_rollouts = [name for name in (*ROLLOUTS, "mask") if self._rollouts_tell(name)]
         of_updates = [name for name in TOLD_OF_UPDATES if self._updates_tell(name)]
         return sorted({*of_rollouts, *of_updates})
+
+
+def _parts_of(messages: Sequence[Message], first: Mapping[int, int]) -> list[Part]:
+    """The parts of an update in order of ranks; `first`: the first trajectory of each rank."""
+    parts = []
+    for rank, meta, arrays in messages:
+        if rank in first and "mask" in arrays:
+            parts.append((first[rank], meta, arrays))
+    return parts
+
+
+def _outcomes(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the trainer's words say of each trajectory, as fields of Rollouts."""
+    status = told["status"]
+    known = {name: told[name] for name in ("turns", "searches") if told[name] is not None}
+    if "searches" not in known and status is not None and all(status):
+        known["searches"] = np.array([turns.count("search") for turns in status], dtype=np.int64)
+    if status is not None and any("invalid" in turns for turns in status):
+        valid = [len(turns) - turns.count("invalid") for turns in status]
+        known["valid_turns"] = np.array(valid, dtype=np.int64)
+    if told["ended"] is not None:
+        known["truncated"] = np.array([reason != "answer" for reason in told["ended"]], dtype=bool)
+    if told["answer"] is not None:
+        known["answered"] = np.array([text is not None for text in told["answer"]], dtype=bool)
+    return known
 
 
 def fill_in(tensors: dict[str, np.ndarray]) -> list[str]:
@@ -722,7 +754,8 @@ def clipped(
 
 def _of(messages: Sequence[Message], kind: str) -> list[Message]:
     """Return the messages of a kind, one rank after another."""
-    return sorted((one for one in messages if one[1]["kind"] == kind), key=lambda one: one[0])
+    of_kind = (message for message in messages if message[1]["kind"] == kind)
+    return sorted(of_kind, key=lambda message: message[0])
 
 
 def _scalars(messages: Sequence[Message]) -> dict[str, float]:

@@ -224,10 +224,7 @@ def _put(
     target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]]], more: Sequence[str] = ()
 ) -> None:
     schema = pa.schema([*schema_of(table), *((name, pa.float64()) for name in more)])
-    tables = [
-        pa.Table.from_arrays([_to_arrow(columns.get(f.name), f.type, rows) for f in schema], schema=schema)
-        for rows, columns in chunks
-    ]
+    tables = [_table_of(columns, schema, rows) for rows, columns in chunks]
     sink = pa.BufferOutputStream()
     compression = "zstd" if table in _TEXTS else "snappy"
     pq.write_table(pa.concat_tables(tables), sink, compression=compression, use_dictionary=False)
@@ -236,6 +233,12 @@ def _put(
     with naming(target):
         unfinished.write_bytes(sink.getvalue())
         os.replace(unfinished, target)
+
+
+def _table_of(columns: Mapping[str, Any], schema: pa.Schema, rows: int) -> pa.Table:
+    """So many rows with the columns of the schema."""
+    arrays = [_to_arrow(columns.get(field.name), field.type, rows) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:

@@ -173,49 +173,58 @@ class Recording:
         trainer = self.trainer
         scored = self.scored
         self.scored = {}
-        if self.before is None:
-            done = trainer.state.global_step * trainer.args.gradient_accumulation_steps - trainer._step
-            self.before = -(-done // self.window)
-        step = self.before + trainer._step // self.window
-        if step != self.step:  # the trainer has begun a new one
-            self.step = step
-            self.first_update = trainer.state.global_step
-            self.count = 0
-            self.witness("start")
+        self._follow_step()
         n = len(out["prompt_ids"])
-        rank = trainer.accelerator.process_index
         out[ROW] = torch.arange(self.count, self.count + n, device=out["prompt_ids"].device)
-        batch = self.count // n if n else 0  # generation batches of the step so far
-        place = (batch * trainer.accelerator.num_processes + rank) * n
-        shown = out["prompt_mask"].cpu().bool()
-        prompts = [ids[mask] for ids, mask in zip(out["prompt_ids"].cpu(), shown, strict=True)]
+        is_prompt = out["prompt_mask"].cpu().bool()
+        prompts = [ids[mask] for ids, mask in zip(out["prompt_ids"].cpu(), is_prompt, strict=True)]
         messages = scored.pop("messages")
         responses = scored.pop("responses")
         told = conversations(messages)
         mask = mask_of(out)
-        begins = (
-            torch.diff(mask.cpu(), dim=1, prepend=torch.zeros(n, 1, dtype=mask.dtype)).clamp(min=0).sum(1)
-        )
-        # A rollout_func tells one message for all turns: then nobody says what each turn did.
-        status = [s if len(s) == k else [] for s, k in zip(told["status"], begins.tolist(), strict=True)]
-        # at which a completion ends of itself
-        stops = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
-        whole = [bool(ids) and ids[-1] in stops for ids in responses]
-        why = [end if ended else "max_tokens" for end, ended in zip(told["ended"], whole, strict=True)]
         self.ledger.rollouts(
             self.step,
             **scored,
-            group=torch.arange(place, place + n) // trainer.num_generations,
+            group=self._groups_of(n),
             prompts=prompts,
             responses=list(responses),
             mask=mask,
-            status=status,
+            status=_status_of_turns(told["status"], mask),
             answer=told["answer"],
-            ended=why,
+            ended=self._endings(told["ended"], responses),
             searches=told["searches"] if getattr(trainer, "tools", None) else None,
             seconds=seconds,
         )
         self.count += n
+
+    def _follow_step(self) -> None:
+        """Find out which step the trainer is in, and begin it where it is a new one."""
+        trainer = self.trainer
+        if self.before is None:
+            done = trainer.state.global_step * trainer.args.gradient_accumulation_steps - trainer._step
+            self.before = -(-done // self.window)
+        step = self.before + trainer._step // self.window
+        if step != self.step:
+            self.step = step
+            self.first_update = trainer.state.global_step
+            self.count = 0
+            self.witness("start")
+
+    def _groups_of(self, n: int) -> Tensor:
+        """The prompt, numbered over all ranks, of the next n rows of this rank."""
+        accelerator = self.trainer.accelerator
+        batch = self.count // n if n else 0  # generation batches of the step so far
+        first = (batch * accelerator.num_processes + accelerator.process_index) * n
+        return torch.arange(first, first + n) // self.trainer.num_generations
+
+    def _endings(self, told: Sequence[str], responses: Sequence[Sequence[int]]) -> list[str]:
+        """How each trajectory ended: as told where its completion ended of itself, else at the limit."""
+        stops = {*self.trainer.eos_token_ids, self.trainer._tokenizer.pad_token_id}
+        endings = []
+        for ending, ids in zip(told, responses, strict=True):
+            is_complete = bool(ids) and ids[-1] in stops
+            endings.append(ending if is_complete else "max_tokens")
+        return endings
 
     def after_get_per_token_logps_and_entropies(self, out: Any, _: float, *args: Any, **kwargs: Any) -> None:
         """Keep log-probs and entropies of the pass that the loss is made of."""
@@ -231,27 +240,36 @@ class Recording:
         self.seen = {}
         if not seen or ROW not in inputs:
             return
-        log_prob = seen["log_prob"]
-        mask = mask_of(inputs)
+        told = self._part_of_update(seen, inputs)
+        if trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False):
+            told["policy_loss"] = out.detach()  # it is the surrogate alone
+        step = self.step
+
+        def record_weights(gradient: Tensor) -> None:
+            # of the mean over ranks
+            told["terms"]["gradient_weight"] = gradient / trainer.accelerator.num_processes
+            self.ledger.update(step, **told)
+
+        seen["log_prob"].register_hook(record_weights)
+
+    def _part_of_update(self, seen: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """A micro-batch as the ledger takes it; `seen`: of its forward pass."""
+        trainer = self.trainer
+        log_prob = seen["log_prob"].detach()
         old = inputs.get("old_per_token_logps")
+        old = log_prob if old is None else old
         behaviour = inputs.get("sampling_per_token_logps")
-        old = log_prob.detach() if old is None else old
         if behaviour is not None:  # what vLLM could not score counts as equal, as in TRL's own correction
             behaviour = torch.where(torch.isnan(behaviour), old, behaviour)
         own: dict[str, Any] = {"terms": {}} | (getattr(trainer, "recorded", None) or {})  # of a loss of ours
-        terms = own["terms"]
-        if (weight := inputs.get("importance_sampling_ratio")) is not None:
-            terms["correction"] = weight.expand_as(log_prob)
-            ends = (getattr(trainer, f"vllm_importance_sampling_clip_{end}", None) for end in ("min", "max"))
-            capped = torch.isin(weight, weight.new_tensor([0.0, *(end for end in ends if end is not None)]))
-            terms["corrected"] = capped.expand_as(log_prob)
-        told: dict[str, Any] = {
+        own["terms"].update(self._correction(inputs, log_prob))
+        part: dict[str, Any] = {
             "update": trainer.state.global_step - self.first_update,
             "epoch": trainer._step % self.generation // trainer.args.steps_per_generation,
             "trajectory": inputs[ROW],
-            "log_prob": log_prob.detach(),
+            "log_prob": log_prob,
             "log_prob_old": old,
-            "mask": mask,
+            "mask": mask_of(inputs),
             "advantages": inputs["advantages"],
             "entropy": seen["entropy"],
             "log_prob_behaviour": behaviour,
@@ -259,20 +277,23 @@ class Recording:
             "tokens": inputs.get("completion_ids"),
             **own,
         }
-        metrics = getattr(trainer, "_metrics", {}).get("train", {})
-        if logged := metrics.get(CLIP_FRACTION):
-            told["clip_frac"] = logged[-1]
-        # it is the surrogate alone
-        if trainer.beta == 0 and not getattr(trainer, "_entropy_bonus_enabled", False):
-            told["policy_loss"] = out.detach()
-        step = self.step
+        logged = getattr(trainer, "_metrics", {}).get("train", {}).get(CLIP_FRACTION)
+        if logged:
+            part["clip_frac"] = logged[-1]
+        return part
 
-        def weighed(gradient: Tensor) -> None:
-            # of the mean over ranks
-            terms["gradient_weight"] = gradient / trainer.accelerator.num_processes
-            self.ledger.update(step, **told)
-
-        log_prob.register_hook(weighed)
+    def _correction(self, inputs: Mapping[str, Any], log_prob: Tensor) -> dict[str, Tensor]:
+        """TRL's weights of the rollout correction, and where they were capped; nothing without them."""
+        weight = inputs.get("importance_sampling_ratio")
+        if weight is None:
+            return {}
+        caps = [0.0]
+        for end in ("min", "max"):
+            cap = getattr(self.trainer, f"vllm_importance_sampling_clip_{end}", None)
+            if cap is not None:
+                caps.append(cap)
+        is_capped = torch.isin(weight, weight.new_tensor(caps))
+        return {"correction": weight.expand_as(log_prob), "corrected": is_capped.expand_as(log_prob)}
 
     def after_maybe_log_save_evaluate(
         self, out: None, _: float, tr_loss: Any, grad_norm: Any, *args: Any, **more: Any
@@ -313,6 +334,19 @@ class Recording:
             named = unwrap(reference).named_parameters()
             is_moving = bool(getattr(trainer.args, "sync_ref_model", False))
             self.ledger.weights(self.step, "reference", named, trainable=is_moving)
+
+
+def _status_of_turns(told: Sequence[list[str]], mask: Tensor) -> list[list[str]]:
+    """Status of each turn; none where another number of turns was told than the mask (N, T) has.
+
+    A rollout_func tells one message for all turns: then nobody says what each turn did.
+    """
+    before_first = torch.zeros(len(mask), 1, dtype=mask.dtype)
+    turns = torch.diff(mask.cpu(), dim=1, prepend=before_first).clamp(min=0).sum(1)
+    status = []
+    for of_turns, count in zip(told, turns.tolist(), strict=True):
+        status.append(of_turns if len(of_turns) == count else [])
+    return status
 
 
 def text_of(prompt: Any) -> str:
