@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -30,12 +31,12 @@ from sorl.spec import InputError, nearest
 _FILES = (critic, group, normalised, reinforce, unit, weight, trust, guard, proximal, correction, turn)
 _BY_FAMILY: dict[str, list[Algorithm]] = {family: [] for family in FAMILIES}
 for _file in _FILES:
-    _seen = [a for declared in _BY_FAMILY.values() for a in declared]
+    _imported = list(chain.from_iterable(_BY_FAMILY.values()))
     _family = _file.__name__.rpartition(".")[2]
-    _BY_FAMILY[_family] = [a for a in vars(_file).values() if isinstance(a, Algorithm) and a not in _seen]
+    _BY_FAMILY[_family] = [a for a in vars(_file).values() if isinstance(a, Algorithm) and a not in _imported]
 CORE = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 """The six algorithms of the core grid."""
-_BY_NAME = {a.name: a for family in _BY_FAMILY.values() for a in family}
+_BY_NAME = {a.name: a for a in chain.from_iterable(_BY_FAMILY.values())}
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({name: _BY_NAME[name] for name in [*CORE, *_BY_NAME]})
 ALIASES: Mapping[str, str] = MappingProxyType({"so-ppo": "st-ppo"})
 

@@ -314,10 +314,11 @@ def _token_identity(row: Row, memory: Memory) -> Judged:
     return Found(message, "token_mismatches", count, 0.0)
 
 
+def _guard_rule(name: str, watch: Callable[[Row, Memory], Judged]) -> Rule:
+    declared = check(name)
+    return Rule(declared.kind, declared.severity, declared.flags, declared.reason, watch)
+
+
 # The checks of the fair-comparison guard that watch a run.
 _GUARD = {"first_ratio": _first_ratio, "stuck_batch": _stuck_batch, "token_identity": _token_identity}
-GUARD_RULES = tuple(
-    Rule(c.kind, c.severity, c.flags, c.reason, watch)
-    for name, watch in _GUARD.items()
-    for c in [check(name)]
-)
+GUARD_RULES = tuple(_guard_rule(name, watch) for name, watch in _GUARD.items())

@@ -12,7 +12,7 @@ healthy batch of this size has of them says how far a turn stands out. Nothing c
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -61,60 +61,96 @@ class Culprit:
         return self.expected < EXPECTED
 
 
+class _Turn(NamedTuple):
+    """The trained tokens of a turn."""
+
+    row: int
+    number: int  # from 1
+    tokens: np.ndarray  # their positions in the row
+
+
+class _Deviations(NamedTuple):
+    """A quantity of all tokens, (B, T) each."""
+
+    quantity: Quantity
+    deviation: np.ndarray  # z, how far from what is usual
+    value: np.ndarray  # nats
+
+
+class _Span(NamedTuple):
+    """A stretch of scores: their sum, and the first and the last of them."""
+
+    score: float
+    first: int
+    last: int
+
+
 @np.errstate(all="ignore")  # NaN and Inf are what is looked for
 def attribute(stored: StoredBatch) -> list[Culprit]:
     """Return every turn (a stretch of trained tokens) of the batch, most unusual first; `stands_out`: not by
     chance.
     """
     trained = stored.mask
-    turn = stored.turn
     if not trained.any():
         return []
-    best: dict[tuple[int, int], Culprit] = {}
-    groups = []
-    for row in range(len(turn)):
-        for k in np.unique(turn[row][trained[row] & (turn[row] > 0)]):
-            tokens = np.flatnonzero(trained[row] & (turn[row] == k))
-            groups.append((row, int(k), tokens))
-    for quantity, deviation, value in _quantities(stored):
-        surprise = _surprise(deviation[trained])
+    turns = _turns_of(stored)
+    best: dict[tuple[int, int], Culprit] = {}  # by row and turn
+    for measured in _quantities(stored):
         scores = np.zeros(trained.shape)
-        scores[trained] = surprise - CHANCE
-        for row, k, at in groups:
-            score, first, last = _span(scores[row, at])
-            if score <= 0:
-                continue
-            highest = scores[row, at[first : last + 1]].max() + CHANCE
-            _, first, last = _span(scores[row, at] + CHANCE - max(CHANCE, TIGHT * highest))
-            text = "".join(stored.texts.get(int(t), "") for t in stored.tokens[row, at[first : last + 1]])
-            worst = at[first + int(np.argmax(scores[row, at[first : last + 1]]))]
-            found = Culprit(
-                int(stored.trajectory[row]),
-                k,
-                int(at[first]),
-                int(at[last]),
-                quantity,
-                float(value[row, worst]),
-                float(score),
-                float(QUANTITIES * RARE * trained.sum() * np.exp(-RATE * score)),
-                text[:_SHOWN],
-            )
-            if (row, k) not in best or best[row, k].score < found.score:
-                best[row, k] = found
+        scores[trained] = _surprise(measured.deviation[trained]) - CHANCE
+        for turn in turns:
+            culprit = _culprit(stored, turn, measured, scores)
+            place = (turn.row, turn.number)
+            if culprit is not None and (place not in best or best[place].score < culprit.score):
+                best[place] = culprit
     return sorted(best.values(), key=lambda c: (-c.score, c.trajectory, c.turn))
 
 
-def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.ndarray]]:
-    """Each quantity with its deviation z and its values, (B, T) each; of several updates the largest
-    deviation.
-    """
+def _turns_of(stored: StoredBatch) -> list[_Turn]:
+    """The turns of the batch that have trained tokens, row by row."""
+    trained = stored.mask
+    turn = stored.turn
+    turns = []
+    for row in range(len(turn)):
+        for number in np.unique(turn[row][trained[row] & (turn[row] > 0)]):
+            tokens = np.flatnonzero(trained[row] & (turn[row] == number))
+            turns.append(_Turn(row, int(number), tokens))
+    return turns
+
+
+def _culprit(stored: StoredBatch, turn: _Turn, measured: _Deviations, scores: np.ndarray) -> Culprit | None:
+    """The turn with its span by one quantity; None where no stretch of it scores above chance."""
+    own = scores[turn.row, turn.tokens]
+    score, first, last = _best_span(own)
+    if score <= 0:
+        return None
+    highest = own[first : last + 1].max() + CHANCE
+    _, first, last = _best_span(own + CHANCE - max(CHANCE, TIGHT * highest))
+    span = turn.tokens[first : last + 1]
+    worst = span[int(np.argmax(own[first : last + 1]))]
+    text = "".join(stored.texts.get(int(token), "") for token in stored.tokens[turn.row, span])
+    return Culprit(
+        trajectory=int(stored.trajectory[turn.row]),
+        turn=turn.number,
+        first=int(span[0]),
+        last=int(span[-1]),
+        quantity=measured.quantity,
+        value=float(measured.value[turn.row, worst]),
+        score=float(score),
+        expected=float(QUANTITIES * RARE * stored.mask.sum() * np.exp(-RATE * score)),
+        text=text[:_SHOWN],
+    )
+
+
+def _quantities(stored: StoredBatch) -> Iterator[_Deviations]:
+    """Each quantity that the batch has; of several updates the largest deviation."""
     old = stored.log_prob_old
     behaviour = stored.log_prob_behaviour
     trained = stored.mask
     likeliest = old if behaviour is None else np.maximum(old, behaviour)
     if behaviour is not None and "log_prob_old" not in stored.absent:
         gap = old - behaviour
-        yield "mismatch", _deviation(gap, _doubt(likeliest), trained), gap
+        yield _Deviations("mismatch", _deviation(gap, _doubt(likeliest), trained), gap)
     if stored.absent & {"log_prob", "log_prob_old"}:
         return
     deviation = np.zeros(old.shape)
@@ -126,7 +162,7 @@ def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.
         further = mask & (z > deviation[update.rows])
         deviation[update.rows] = np.where(further, z, deviation[update.rows])
         value[update.rows] = np.where(further, ratio, value[update.rows])
-    yield "log_ratio", deviation, value
+    yield _Deviations("log_ratio", deviation, value)
 
 
 def _doubt(log_prob: np.ndarray) -> np.ndarray:
@@ -166,10 +202,10 @@ def _surprise(z: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(z > high, tail, np.minimum(body, -np.log(1 - _TAIL))))
 
 
-def _span(scores: np.ndarray) -> tuple[float, int, int]:
-    """Return the stretch with the largest sum: sum, first, last; the shortest of equal ones."""
+def _best_span(scores: np.ndarray) -> _Span:
+    """The stretch with the largest sum; the shortest of equal ones."""
     before = np.concatenate([[0.0], scores.cumsum()])
     gains = before[1:] - np.minimum.accumulate(before[:-1])
     last = int(gains.argmax())
     first = last - int(before[last::-1].argmin())
-    return float(gains[last]), first, last
+    return _Span(float(gains[last]), first, last)

@@ -128,17 +128,23 @@ def first(
     values = clean.to_numpy(float)
     if len(values) < FEWEST + points:
         return None
-    usual, spread = past(values, floor, least)
+    usual, width = past(values, floor, least)
     ahead = sliding_window_view(values, points)
-    usual = usual[: len(ahead)]
-    spread = spread[: len(ahead)]
-    away = (ahead - usual[:, None]) / spread[:, None]
-    above, below = ((side > margin).all(axis=1) for side in (away, -away))
-    found = np.flatnonzero({"above": above, "below": below, "either": above | below}[when])
-    if not len(found):
+    away = (ahead - usual[: len(ahead), None]) / width[: len(ahead), None]
+    departed = np.flatnonzero(_is_departure(away, when, margin))
+    if not len(departed):
         return None
-    i = int(found[0])
+    i = int(departed[0])
     return Departure(str(series.name), int(clean.index[i]), float(values[i]), float(usual[i]))
+
+
+def _is_departure(away: np.ndarray, when: Literal["above", "below", "either"], margin: float) -> np.ndarray:
+    """Whether all points of a row (N, points) lie that many spreads away, (N,)."""
+    above = (away > margin).all(axis=1)
+    below = (-away > margin).all(axis=1)
+    if when == "either":
+        return np.asarray(above | below)
+    return np.asarray(above if when == "above" else below)
 
 
 def before(series: pd.Series, step: int) -> float | None:
@@ -173,6 +179,11 @@ def slumped(success: pd.Series) -> Slump | None:
     lost[finite] = 1 - np.divide(smooth, best, out=np.ones_like(best), where=best > 0)
     reached = np.flatnonzero(lost >= LOST)
     return Slump(int(success.index[reached[0]]), float(lost[reached[0]])) if len(reached) else None
+
+
+def _floor_of_score(least: float) -> float:
+    """The lowest value of a score in [0, 1] or [-1, 1], by the least that it ever was."""
+    return 0.0 if least >= -TENTH else -1.0
 
 
 class Smoothed(NamedTuple):
@@ -216,7 +227,7 @@ class Curve:
         self.error = self.smooth.error
         self.bounded = float(np.abs(values).max()) <= 1.01
         least = float(values.min())
-        self.floor = least if not self.bounded else 0.0 if least >= -TENTH else -1.0
+        self.floor = _floor_of_score(least) if self.bounded else least
         self.span = max((1.0 if self.bounded else float(values.max())) - self.floor, _TINY)
         self.reached = (self.end - self.floor) / self.span
 

@@ -18,7 +18,7 @@ NEAR = 1  # steps by which questions of asynchronous rollouts come early or late
 FEWEST = 4  # questions of a step, without which it says nothing
 RARE = 1e-3  # expected number of such stretches in a run by chance
 REGULAR = 3  # stretches with one distance, which are a habit of the trainer and no accident
-MIXED = (0.02, 0.5)  # share seen again of an order that was drawn anew in the first half of a pass
+MIXED = (0.02, 0.5)  # share seen again of an order that was drawn again in the first half of a pass
 SOON = 3.0  # over that share: questions after a resume, among which the first seen again is
 STILL_NEW = 0.05  # share of new questions, long after the first were seen again
 MANY = 3.0  # times the largest gap elsewhere, which filters leave
@@ -88,10 +88,10 @@ class Visits:
                 end += 1
             stretches.append(self._stretch(start, end, distance))
             start = end + 1
-        return [one for one in stretches if self._is_accident(one, stretches)]
+        return [stretch for stretch in stretches if self._is_accident(stretch, stretches)]
 
     def reshuffled(self, resume: int) -> Reshuffled | None:
-        """Whether the order was drawn anew at a resume: no question had come twice, and now some do."""
+        """Whether the order was drawn again at a resume: no question had come twice, and now some do."""
         at = int(np.searchsorted(self.steps, resume))
         before = self.lags[:at]
         after = self.lags[at:]

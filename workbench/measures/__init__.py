@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from sorl.measures import advantage, divergence, gap, ratio, step, turn, update
-from sorl.measures.declare import Measure, declared
+from sorl.measures.declare import Measure, declared, measures_at
 from sorl.measures.evidence import Evidence, Rollouts, StepEvidence
 from sorl.measures.step import StepView
 from sorl.measures.tokens import Segments, Tokens, quotient
@@ -18,17 +19,19 @@ from sorl.spec import table as declaration
 
 # Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
 TOKEN_MEASURES = sorted(declared(update, ratio, divergence, gap, advantage), key=lambda m: m in update.PROBE)
-AT = {level: [m for m in TOKEN_MEASURES if level in m.at] for level in Level}
+AT = {level: measures_at(level, TOKEN_MEASURES) for level in Level}
 STEP_MEASURES = declared(step)
-TURN_MEASURES, TURN_STEP_MEASURES = (
-    [m for m in declared(turn) if x in m.at] for x in (Level.TURN, Level.TURN_STEP)
-)
+TURN_MEASURES = measures_at(Level.TURN, declared(turn))
+TURN_STEP_MEASURES = measures_at(Level.TURN_STEP, declared(turn))
 
 _MEASURES = [*STEP_MEASURES, *TOKEN_MEASURES, *TRAJECTORIES, *TURN_MEASURES, *TURN_STEP_MEASURES]
 _ORDER = [Level.STEP, Level.UPDATE, Level.TRAJECTORY, Level.TURN, Level.TURN_STEP]
 # Every declared diagnostic, grouped by table.
 CATALOGUE = tuple(
-    sorted((d for m in _MEASURES for d in m.diagnostics()), key=lambda d: _ORDER.index(d.level))
+    sorted(
+        chain.from_iterable(m.diagnostics() for m in _MEASURES),
+        key=lambda diagnostic: _ORDER.index(diagnostic.level),
+    )
 )
 
 Columns = dict[str, Any]

@@ -2,7 +2,7 @@
 description.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -131,9 +131,16 @@ def reported(name: str, unit: Unit, formula: str, source: str, description: str)
 
 def declared(*modules: object) -> tuple[Measure, ...]:
     """Return the measurements that modules declare, in order of declaration, those in tuples included."""
-    values = chain.from_iterable(vars(module).values() for module in modules)
-    found = (x for value in values for x in (value if isinstance(value, tuple) else (value,)))
-    return tuple(x for x in found if isinstance(x, Measure))
+    measures: list[Measure] = []
+    for value in chain.from_iterable(vars(module).values() for module in modules):
+        members = value if isinstance(value, tuple) else (value,)
+        measures += [member for member in members if isinstance(member, Measure)]
+    return tuple(measures)
+
+
+def measures_at(level: Level, measures: Iterable[Measure]) -> list[Measure]:
+    """Return the measurements that have a column at a level."""
+    return [measure for measure in measures if level in measure.at]
 
 
 def mark_size(alarm: Alarm) -> str:
@@ -161,11 +168,12 @@ def in_words(alarm: Alarm) -> str:
 def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:
     """Return the catalogue as columns of table `diagnostic`."""
     own = ("name", "formula", "source", "description", "level", "unit", "sql_type")
-    columns: dict[str, list[Any]] = {name: [str(getattr(d, name)) for d in catalogue] for name in own}
-    columns |= {
-        f"alarm_{name}": [d.alarm and getattr(d.alarm, name) for d in catalogue] for name in ("when", "value")
-    }
+    columns: dict[str, list[Any]] = {}
+    for name in own:
+        columns[name] = [str(getattr(d, name)) for d in catalogue]
     return columns | {
+        "alarm_when": [d.alarm and d.alarm.when for d in catalogue],
+        "alarm_value": [d.alarm and d.alarm.value for d in catalogue],
         "table_name": [d.table for d in catalogue],
         "alarm": [d.alarm and f"{in_words(d.alarm)} ({d.alarm.reason})" for d in catalogue],
         "alarm_baseline_points": [

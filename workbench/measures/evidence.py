@@ -90,7 +90,8 @@ class Evidence:
         """Stack updates along U, padded with masked positions and rows; what one update lacks (None) all
         lack.
         """
-        rows, width = (max(u.mask.shape[axis] for u in updates) for axis in (1, 2))
+        rows = max(update.mask.shape[1] for update in updates)
+        width = max(update.mask.shape[2] for update in updates)
 
         def joined(name: str) -> Tensor | None:
             parts = [getattr(u, name) for u in updates]

@@ -1,5 +1,7 @@
 """The optimizer update itself, as the learner reports it, and what its probe measures."""
 
+from itertools import chain, starmap
+
 import numpy as np
 
 from sorl.measures.declare import OURS, TRAINERS, Measure, diagnostic, reported
@@ -109,6 +111,26 @@ TAG_WORDS = (
     ("answer", "<answer>", "answers that it began", "beginning an answer where none was begun"),
 )
 
+
+def _tag_columns(name: str, tag: str, written: str, elsewhere: str) -> tuple[Measure, Measure]:
+    """The probability of a tag where it was written, and where another token was."""
+    on = reported(
+        f"{name}_on_prob",
+        Unit.FRACTION,
+        f"mean p of {tag} where it was written",
+        TAGS,
+        f"How sure the policy is of the {written}; NULL where there is none, or no such token.",
+    )
+    off = reported(
+        f"{name}_off_prob",
+        Unit.FRACTION,
+        f"mean p of {tag} where another token was written",
+        TAGS,
+        f"Probability of {elsewhere}; NULL where there is no such token.",
+    )
+    return on, off
+
+
 # Measured on every n-th update that trains a token (learn.probe_every, 0 = never), as it costs about an
 # update. The gradient is that of the policy's loss with its KL term, without an entropy bonus and before a
 # stabiliser's factor on gradients; the parts are made of sequences with a trained token.
@@ -187,24 +209,5 @@ PROBE = (
         TAGS,
         "Probability of a tag where none was written; it spikes before the structure of the turns breaks.",
     ),
-    *(
-        column
-        for name, tag, written, elsewhere in TAG_WORDS
-        for column in (
-            reported(
-                f"{name}_on_prob",
-                Unit.FRACTION,
-                f"mean p of {tag} where it was written",
-                TAGS,
-                f"How sure the policy is of the {written}; NULL where there is none, or no such token.",
-            ),
-            reported(
-                f"{name}_off_prob",
-                Unit.FRACTION,
-                f"mean p of {tag} where another token was written",
-                TAGS,
-                f"Probability of {elsewhere}; NULL where there is no such token.",
-            ),
-        )
-    ),
+    *chain.from_iterable(starmap(_tag_columns, TAG_WORDS)),
 )

@@ -53,27 +53,35 @@ def gae(
     `steps` and both are 0 after the final one, and after each position where `last` (the end of an
     independent stretch). 1506.02438.
     """
-    most = int(steps.sum(1).max()) if steps.numel() else 0
-    inside = torch.arange(most, device=steps.device) < steps.sum(1, keepdim=True)
-
-    # (K, B): the steps of each row first, time in front, so that the loop is short
-    def packed(x: Tensor) -> Tensor:
-        return torch.zeros_like(inside, dtype=x.dtype).masked_scatter(inside, x[steps]).T.contiguous()
-
-    value = packed(values)
-    reward = packed(rewards)
+    longest = int(steps.sum(1).max()) if steps.numel() else 0
+    inside = torch.arange(longest, device=steps.device) < steps.sum(1, keepdim=True)
+    value = _pack(values, steps, inside)
+    reward = _pack(rewards, steps, inside)
     goes_on = torch.ones_like(value, dtype=torch.bool)
     if last is not None:  # no end lies between a step and the next
-        ends = packed(last.cumsum(1) - last.long())
+        ends = _pack(last.cumsum(1) - last.long(), steps, inside)
         goes_on[:-1] = ends[1:] == ends[:-1]
     following = torch.cat([value, value.new_zeros(1, len(rewards))])[1:]
     # not times 0: what lies beyond may be NaN
     delta = reward + gamma * torch.where(goes_on, following, 0) - value
-    running = value.new_zeros(len(rewards))
-    for now, on in zip(reversed(delta.unbind()), reversed(goes_on.unbind()), strict=True):
-        beyond = running if last is None else torch.where(on, running, 0)
-        running = now.add_(gamma * lam * beyond)  # in place: `delta` becomes the advantages
+    _accumulate(delta, gamma * lam, None if last is None else goes_on)
     return torch.zeros_like(rewards).masked_scatter(steps, delta.T[inside])
+
+
+def _pack(x: Tensor, steps: Tensor, inside: Tensor) -> Tensor:
+    """(K, B): the steps of each row first, time in front, so that the loop over time is short."""
+    return torch.zeros_like(inside, dtype=x.dtype).masked_scatter(inside, x[steps]).T.contiguous()
+
+
+def _accumulate(delta: Tensor, decay: float, goes_on: Tensor | None) -> None:
+    """Turn each d_t (K, B) into A_t = d_t + decay A_next, in place; A_next is 0 where it does not go on."""
+    following = delta.new_zeros(delta.shape[1])
+    if goes_on is None:
+        for present in reversed(delta.unbind()):
+            following = present.add_(decay * following)
+        return
+    for present, on in zip(reversed(delta.unbind()), reversed(goes_on.unbind()), strict=True):
+        following = present.add_(decay * torch.where(on, following, 0))
 
 
 def whiten(x: Tensor, mask: Tensor) -> Tensor:
@@ -87,7 +95,9 @@ def whiten(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _whitened(x: Tensor, batch: Batch, mode: Whiten) -> Tensor:
-    return x if mode == "none" else whiten(x, batch.mask if mode == "m" else batch.response)
+    if mode == "none":
+        return x
+    return whiten(x, batch.mask if mode == "m" else batch.response)
 
 
 def first_tokens(turn: Tensor) -> Tensor:
@@ -200,9 +210,16 @@ def first_rows(rollout: Tensor) -> tuple[Tensor, Tensor]:
     return none_yet.scatter_reduce(0, index, place, "amin"), index
 
 
-def compare(total: Tensor, group: Tensor, rollout: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0,
-    std 1.
+class Comparison(NamedTuple):
+    """Rewards in their group, (B,) each; a reward that is alone has mean 0 and std 1."""
+
+    centred: Tensor  # less the group's mean
+    deviation: Tensor  # unbiased std of the group
+    size: Tensor  # of the group
+
+
+def compare(total: Tensor, group: Tensor, rollout: Tensor | None = None) -> Comparison:
+    """Compare rewards (B,) with those of their group.
 
     `rollout` (B,): the rollout of each row, where several rows may be of one. Each counts once, with the
     reward of its first row.
@@ -210,7 +227,7 @@ def compare(total: Tensor, group: Tensor, rollout: Tensor | None = None) -> tupl
     if rollout is not None:
         first, index = first_rows(rollout)
         centred, deviation, size = compare(total[first], group[first])
-        return centred[index], deviation[index], size[index]
+        return Comparison(centred[index], deviation[index], size[index])
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
     reward = total.double()
     zeros = total.new_zeros(len(counts), dtype=torch.float64)
@@ -220,7 +237,8 @@ def compare(total: Tensor, group: Tensor, rollout: Tensor | None = None) -> tupl
     variance = zeros.scatter_add(0, index, centred.square()) / (counts - 1).clamp(min=1)
     size = counts[index]
     alone = size == 1
-    return torch.where(alone, reward, centred), torch.where(alone, 1.0, variance.sqrt()[index]), size
+    deviation = torch.where(alone, 1.0, variance.sqrt()[index])
+    return Comparison(torch.where(alone, reward, centred), deviation, size)
 
 
 def _z_score(total: Tensor, group: Tensor, eps: float, rollout: Tensor | None) -> Tensor:

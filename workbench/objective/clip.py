@@ -102,13 +102,13 @@ class Clip(Slot):
         """Length of what `measure` gives, where it is summed over the minibatch; 0 = it compares nothing."""
         return 0
 
-    def measure(self, seen: Ratios) -> Tensor | None:
+    def measure(self, ratios: Ratios) -> Tensor | None:
         """Sums over this batch, (k,) float64, additive over micro-batches; None where it needs none."""
         return None
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
+    def surrogate(self, ratios: Ratios) -> Surrogate:
         """Token losses and flags."""
-        return gated(seen, *self.bounds)
+        return gated(ratios, *self.bounds)
 
 
 def stopped(sign: Tensor, x: Tensor, low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -118,16 +118,16 @@ def stopped(sign: Tensor, x: Tensor, low: float | Tensor, high: float | Tensor) 
     return (sign < 0) & (x < low), (sign > 0) & (x > high)
 
 
-def gated(seen: Ratios, lowest: float | Tensor, highest: float | Tensor) -> Surrogate:
+def gated(ratios: Ratios, lowest: float | Tensor, highest: float | Tensor) -> Surrogate:
     """L = max(-A w, -A clip(w)); with dual clip c and A < 0, min(-c A, L). Bounds are scalars or one a token,
     (B, T).
 
     The bounds are compared with the ratio, not the two losses with each other: the same in exact arithmetic,
     and a clipped token's gradient is then exactly 0.
     """
-    ratio = seen.ratio
-    sign = seen.sign
-    dual = getattr(seen.clip, "dual", None)
+    ratio = ratios.ratio
+    sign = ratios.sign
+    dual = getattr(ratios.clip, "dual", None)
     low, high = stopped(sign, ratio, lowest, highest)
     kept = torch.where(high, highest, torch.where(low, lowest, ratio))
     capped: Tensor | bool = False
@@ -135,7 +135,7 @@ def gated(seen: Ratios, lowest: float | Tensor, highest: float | Tensor) -> Surr
         over = (sign < 0) & (ratio > dual)
         kept = torch.where(over, dual, kept)
         capped = over
-    return Surrogate(-seen.advantages * kept, -seen.advantages * ratio, ratio, low, high, capped)
+    return Surrogate(-ratios.advantages * kept, -ratios.advantages * ratio, ratio, low, high, capped)
 
 
 class Window(Clip):
@@ -190,13 +190,13 @@ class LogClip(Clip, kind="log"):
     def bounds(self) -> Bounds:
         return math.exp(-self.epsilon), math.exp(self.epsilon)
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
+    def surrogate(self, ratios: Ratios) -> Surrogate:
         if self.at == "unit":
-            return super().surrogate(seen)
-        low, high = stopped(seen.sign, seen.entering, -self.epsilon, self.epsilon)
-        closed = seen.entering.detach().clamp(-self.epsilon, self.epsilon)
-        ratio = seen.pool.ratio(torch.where(low | high, closed, seen.entering), seen.units)
-        return Surrogate(-seen.advantages * ratio, -seen.advantages * seen.ratio, ratio, low, high)
+            return super().surrogate(ratios)
+        low, high = stopped(ratios.sign, ratios.entering, -self.epsilon, self.epsilon)
+        closed = ratios.entering.detach().clamp(-self.epsilon, self.epsilon)
+        ratio = ratios.pool.ratio(torch.where(low | high, closed, ratios.entering), ratios.units)
+        return Surrogate(-ratios.advantages * ratio, -ratios.advantages * ratios.ratio, ratio, low, high)
 
 
 class Hard(Window, kind="hard"):
@@ -208,12 +208,12 @@ class Hard(Window, kind="hard"):
     flagged.
     """
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        weight = seen.ratio.detach()
-        step = -seen.advantages * seen.log_prob
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        weight = ratios.ratio.detach()
+        step = -ratios.advantages * ratios.log_prob
         unclipped = weight * step
         clipped = weight.clamp(*self.bounds) * step
-        return Surrogate(torch.where(clipped > unclipped, clipped, unclipped), unclipped, seen.ratio)
+        return Surrogate(torch.where(clipped > unclipped, clipped, unclipped), unclipped, ratios.ratio)
 
 
 class Symmetric(Clip):
@@ -236,16 +236,16 @@ class Soft(Symmetric, kind="soft"):
 
     epsilon: Share = 0.2
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        weight = seen.ratio.detach()
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        weight = ratios.ratio.detach()
         e = self.epsilon
         low = weight < self.bounds[0]
         high = weight > self.bounds[1]
         fade = torch.where(low, (weight - (1 - 1.05 * e)) / e, ((1 + 1.3 * e) - weight) / e).clamp(min=0)
-        unclipped = -weight * seen.advantages * seen.log_prob
+        unclipped = -weight * ratios.advantages * ratios.log_prob
         loss = torch.where(low | high, unclipped * fade, unclipped)
-        acts = (seen.advantages != 0) & (fade == 0)
-        return Surrogate(loss, unclipped, seen.ratio, low & acts, high & acts)
+        acts = (ratios.advantages != 0) & (fade == 0)
+        return Surrogate(loss, unclipped, ratios.ratio, low & acts, high & acts)
 
 
 class NoClip(Clip, kind="none"):
@@ -255,10 +255,10 @@ class NoClip(Clip, kind="none"):
 # Clips that weigh the log-prob: -sg[g] A l.
 
 
-def weighted(seen: Ratios, weight: Tensor, plain: Tensor, *flags: Tensor) -> Surrogate:
+def weighted(ratios: Ratios, weight: Tensor, plain: Tensor, *flags: Tensor) -> Surrogate:
     """Return the surrogate -sg[weight] A l, its unclipped form -sg[plain] A l and its flags; (B, T) each."""
-    step = -seen.advantages * seen.log_prob
-    return Surrogate(weight.detach() * step, plain.detach() * step, seen.ratio, *flags)
+    step = -ratios.advantages * ratios.log_prob
+    return Surrogate(weight.detach() * step, plain.detach() * step, ratios.ratio, *flags)
 
 
 def by_sign(positive: Tensor, a: float, b: float, like: Tensor) -> Tensor:
@@ -274,9 +274,9 @@ class SgClip(Window, kind="sg_clip"):
     flagged: where the ratio is the token's own, the clamped weights are the tokens out of range.
     """
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        ratio = seen.ratio.detach()
-        return weighted(seen, ratio.clamp(*self.bounds), ratio)
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        ratio = ratios.ratio.detach()
+        return weighted(ratios, ratio.clamp(*self.bounds), ratio)
 
 
 class PpoMask(Window, kind="ppo_mask"):
@@ -287,10 +287,10 @@ class PpoMask(Window, kind="ppo_mask"):
     pi_old / mu, each with its log clamped to +-20.
     """
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        ratio = seen.ratio.detach()
-        low, high = stopped(seen.advantages, ratio, *self.bounds)
-        return weighted(seen, torch.where(low | high, 0, ratio), ratio, low, high)
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        ratio = ratios.ratio.detach()
+        low, high = stopped(ratios.advantages, ratio, *self.bounds)
+        return weighted(ratios, torch.where(low | high, 0, ratio), ratio, low, high)
 
 
 class TvMask(Clip, kind="tv_mask"):
@@ -310,18 +310,18 @@ class TvMask(Clip, kind="tv_mask"):
     cap: AtLeastOne = 20.0
     against: Literal["behaviour", "recompute", "old"] = "behaviour"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        batch = seen.batch
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        batch = ratios.batch
         if self.against != "old":
-            entering = seen.pool.entering(seen.sampler_log_ratio, batch)
-            seen = replace(seen, ratio=seen.pool.ratio(entering, seen.units))
-        ratio = seen.ratio.detach()
+            entering = ratios.pool.entering(ratios.sampler_log_ratio, batch)
+            ratios = replace(ratios, ratio=ratios.pool.ratio(entering, ratios.units))
+        ratio = ratios.ratio.detach()
         before = batch.need("log_prob_behaviour") if self.against == "behaviour" else batch.log_prob_old
-        moved = seen.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
-        low, high = stopped(seen.advantages, moved, -self.low, self.high)
+        moved = ratios.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
+        low, high = stopped(ratios.advantages, moved, -self.low, self.high)
         closed = low | high
         plain = ratio.clamp(max=self.cap)
-        return weighted(seen, torch.where(closed, 0, plain), plain, low, high, (ratio > self.cap) & ~closed)
+        return weighted(ratios, torch.where(closed, 0, plain), plain, low, high, (ratio > self.cap) & ~closed)
 
 
 class Gamma(Clip, kind="gamma"):
@@ -339,16 +339,16 @@ class Gamma(Clip, kind="gamma"):
     lam_negative: Positive = 2.0
     against: Literal["old", "behaviour"] = "behaviour"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        log_ratio = seen.log_ratio.detach()
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        log_ratio = ratios.log_ratio.detach()
         if self.against == "behaviour":
-            log_ratio = log_ratio + sampler_gap(seen.batch).clamp(-LOG_LIMIT, LOG_LIMIT)
+            log_ratio = log_ratio + sampler_gap(ratios.batch).clamp(-LOG_LIMIT, LOG_LIMIT)
         log_weight = log_ratio.sum(1, keepdim=True).clamp(math.log(1e-8), LOG_LIMIT)
-        good = seen.advantages >= 0
+        good = ratios.advantages >= 0
         k = by_sign(good, self.k_positive, self.k_negative, log_ratio)
         lam = by_sign(good, self.lam_positive, self.lam_negative, log_ratio)
         weight = (lam + k * log_weight - lam * log_weight.exp()).exp()
-        return weighted(seen, weight, weight)
+        return weighted(ratios, weight, weight)
 
 
 # Clips whose edge is soft, or whose bounds follow the batch.
@@ -364,10 +364,10 @@ class SoftSigmoid(Clip, kind="soft_sigmoid"):
     tau_positive: Positive = 1.0
     tau_negative: Positive = 1.05
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        tau = by_sign(seen.advantages > 0, self.tau_positive, self.tau_negative, seen.ratio)
-        loss = -seen.advantages * torch.sigmoid(tau * (seen.ratio - 1)) * 4 / tau
-        return Surrogate(loss, loss, seen.ratio)
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        tau = by_sign(ratios.advantages > 0, self.tau_positive, self.tau_negative, ratios.ratio)
+        loss = -ratios.advantages * torch.sigmoid(tau * (ratios.ratio - 1)) * 4 / tau
+        return Surrogate(loss, loss, ratios.ratio)
 
 
 class Bapo(Clip, kind="bapo"):
@@ -417,8 +417,8 @@ class Bapo(Clip, kind="bapo"):
     def sums_size(self) -> int:
         return len(self._highs) + len(self._lows)
 
-    def measure(self, seen: Ratios) -> Tensor:
-        return self.weights(seen.ratio.detach(), seen.advantages)
+    def measure(self, ratios: Ratios) -> Tensor:
+        return self.weights(ratios.ratio.detach(), ratios.advantages)
 
     def weights(self, ratio: Tensor, advantages: Tensor) -> Tensor:
         """Return P at each upper bound of the search, then Q at each lower one, (k,) float64.
@@ -446,9 +446,9 @@ class Bapo(Clip, kind="bapo"):
                 return low, high
         return self.low_max, self.high_max
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        sums = self.measure(seen) if seen.clip_sums is None else seen.clip_sums
-        return gated(seen, *self.search(sums))
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        sums = self.measure(ratios) if ratios.clip_sums is None else ratios.clip_sums
+        return gated(ratios, *self.search(sums))
 
 
 class EntropyBand(Symmetric, kind="entropy_band"):
@@ -468,10 +468,10 @@ class EntropyBand(Symmetric, kind="entropy_band"):
     def micro_statistic(self) -> str:
         return "the mean surprisal that widths are measured by"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        mask = seen.batch.mask
-        surprisal = torch.where(mask, -seen.batch.log_prob_old, 0)
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        mask = ratios.batch.mask
+        surprisal = torch.where(mask, -ratios.batch.log_prob_old, 0)
         mean = masked_mean(surprisal, mask)
-        relative = torch.where(mean > 0, unit_mean(surprisal, seen.units) / mean.clamp(min=1e-12), 1.0)
+        relative = torch.where(mean > 0, unit_mean(surprisal, ratios.units) / mean.clamp(min=1e-12), 1.0)
         width = self.epsilon * relative.clamp(self.narrowest, self.widest)
-        return gated(seen, 1 - width, 1 + width)
+        return gated(ratios, 1 - width, 1 + width)

@@ -7,7 +7,7 @@ is summed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -177,12 +177,12 @@ class LossTerms:
     @property
     def clipped_rms(self) -> float:
         """c, RMS of r A over the tokens out of range; 0 without any. The same formula for every algorithm."""
-        return float(imbalance(self.energy)[0])
+        return float(imbalance(self.energy).clipped_rms)
 
     @property
     def unclipped_rms(self) -> float:
         """n, RMS of r A over the other policy tokens; 0 without any."""
-        return float(imbalance(self.energy)[1])
+        return float(imbalance(self.energy).unclipped_rms)
 
     @property
     def stabiliser_ratio(self) -> float | None:
@@ -274,27 +274,17 @@ def policy_loss(
     batch = algorithm.anchored(batch, log_prob)
     whole = Normaliser.of(batch) if normaliser is None else normaliser
     pieces = _pieces(algorithm, batch, log_prob, whole, statistics)
-    correction = pieces.correction
-    token_loss = pieces.surrogate.loss
     gap = pieces.surrogate.unclipped - pieces.surrogate.loss
-    if correction is not None:
-        token_loss = correction * token_loss
-        gap = correction * gap
+    token_loss = pieces.corrected(pieces.surrogate.loss)
+    gap = pieces.corrected(gap)
     counts = whole.within(batch, algorithm.aggregate.scope)
     weights = algorithm.aggregate.weights(batch, counts)
-    policy = plain = weighted_sum(weights, token_loss)
-    factor = pieces.factor
-    if bool((factor != 1).any()):
-        token_loss = factor * token_loss
-        policy = weighted_sum(weights, token_loss)
+    sums = _add_up(token_loss, weights, pieces.factor)
     kl = algorithm.kl.in_loss(batch, log_prob, counts)
-    loss = policy
-    for term in (kl, pieces.damping.penalty):
-        loss = loss if term is None else loss + term
+    loss = _with_terms(sums.policy, (kl, pieces.damping.penalty))
     with torch.no_grad():
-        sums = _LossSums(token_loss, policy, kl)
-        terms = _loss_terms(algorithm, batch, log_prob, pieces, sums)
-    return PolicyLoss(loss, terms, plain, weighted_sum(weights, gap))
+        terms = _loss_terms(algorithm, batch, log_prob, pieces, sums, kl)
+    return PolicyLoss(loss, terms, sums.surrogate, weighted_sum(weights, gap))
 
 
 class _Pieces(NamedTuple):
@@ -311,13 +301,32 @@ class _Pieces(NamedTuple):
         ratio = self.ratios.ratio
         return ratio.new_ones(()) if self.damping.factor is None else self.damping.factor.to(ratio.dtype)
 
+    def corrected(self, token_values: Tensor) -> Tensor:
+        """Values of the tokens times the weights of the rollout correction."""
+        return token_values if self.correction is None else self.correction * token_values
+
 
 class _LossSums(NamedTuple):
-    """The loss by token, and its terms added up."""
+    """The loss of the surrogate, by token and added up."""
 
     token_loss: Tensor
     policy: Tensor
-    kl: Tensor | None
+    surrogate: Tensor  # `policy` before a stabiliser's factor
+
+
+def _with_terms(loss: Tensor, terms: Iterable[Tensor | None]) -> Tensor:
+    """The loss and those of the terms that there are, added up in order."""
+    for term in terms:
+        loss = loss if term is None else loss + term
+    return loss
+
+
+def _add_up(token_loss: Tensor, weights: Tensor, factor: Tensor) -> _LossSums:
+    surrogate = weighted_sum(weights, token_loss)
+    if not bool((factor != 1).any()):
+        return _LossSums(token_loss, surrogate, surrogate)
+    token_loss = factor * token_loss
+    return _LossSums(token_loss, weighted_sum(weights, token_loss), surrogate)
 
 
 def _pieces(
@@ -334,7 +343,12 @@ def _pieces(
 
 
 def _loss_terms(
-    algorithm: Algorithm, batch: Batch, log_prob: Tensor, pieces: _Pieces, sums: _LossSums
+    algorithm: Algorithm,
+    batch: Batch,
+    log_prob: Tensor,
+    pieces: _Pieces,
+    sums: _LossSums,
+    kl: Tensor | None,
 ) -> LossTerms:
     """The terms without their graph."""
     mask = batch.mask
@@ -354,7 +368,7 @@ def _loss_terms(
         corrected=algorithm.correction.acts(batch),
         token_loss=sums.token_loss.detach(),
         policy_loss=sums.policy.detach(),
-        kl_loss=zero if sums.kl is None else sums.kl.detach(),
+        kl_loss=zero if kl is None else kl.detach(),
         penalty=zero if damping.penalty is None else damping.penalty.detach(),
         energy=pieces.ratios.energy(),
         mask=mask,
@@ -372,9 +386,9 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
     if algorithm.conflict:
         raise InputError(f"algorithm '{algorithm.name}': {algorithm.conflict}")
     with torch.no_grad():
-        seen = _observe(algorithm, algorithm.anchored(batch, log_prob), log_prob)
-        of_clip = algorithm.clip.measure(seen) if algorithm.clip.sums_size else None
-        of_stabiliser = algorithm.stabilise.measure(seen) if algorithm.stabilise.needs_statistics else None
+        ratios = _observe(algorithm, algorithm.anchored(batch, log_prob), log_prob)
+        of_clip = algorithm.clip.measure(ratios) if algorithm.clip.sums_size else None
+        of_stabiliser = algorithm.stabilise.measure(ratios) if algorithm.stabilise.needs_statistics else None
     return torch.cat([sums for sums in (of_clip, of_stabiliser) if sums is not None])
 
 

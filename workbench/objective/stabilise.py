@@ -19,11 +19,19 @@ from sorl.objective.slot import AtLeastOne, Finite, Fraction, NonNegative, Posit
 from sorl.tensors import Tensor, torch
 
 
-def imbalance(energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class Imbalance(NamedTuple):
+    """What the RMS family compares, of each unit."""
+
+    clipped_rms: Tensor  # c
+    unclipped_rms: Tensor  # n
+    rho: Tensor
+
+
+def imbalance(energy: Tensor) -> Imbalance:
     """Return c, n and rho of each unit, from its four sums along the first axis, (4, *units)."""
     c = (energy[1] / energy[0].clamp(min=1)).sqrt()
     n = (energy[3] / energy[2].clamp(min=1)).sqrt()
-    return c, n, c / (torch.where((c > 0) & (n == 0), 1.0, n) + 1e-8)
+    return Imbalance(c, n, c / (torch.where((c > 0) & (n == 0), 1.0, n) + 1e-8))
 
 
 class Damping(NamedTuple):
@@ -48,15 +56,15 @@ class Stabiliser(Slot, kind="none"):  # and base of the stabilisers
         """Whether `measure` is summed over the minibatch before the first micro-batch and handed in."""
         return False
 
-    def measure(self, seen: Ratios) -> Tensor | None:
+    def measure(self, ratios: Ratios) -> Tensor | None:
         """Sums over this batch, (k,) float64, additive over micro-batches; None when none are needed."""
         return None
 
-    def advantages(self, seen: Ratios, sums: Tensor | None) -> Tensor:
+    def advantages(self, ratios: Ratios, sums: Tensor | None) -> Tensor:
         """Return the advantages that enter the surrogate, (B, T)."""
-        return seen.advantages
+        return ratios.advantages
 
-    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
+    def damp(self, ratios: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
         """Factor and penalty, given the sums (of the minibatch or of this batch)."""
         return Damping()
 
@@ -94,7 +102,7 @@ class _Rms(Stabiliser):
 
     def judged(self, energy: Tensor) -> tuple[Tensor, Tensor]:
         """Factor and rho of each unit, from its sums, (4, *units)."""
-        *_, rho = imbalance(energy)
+        rho = imbalance(energy).rho
         return torch.where(rho > self.tau, (self.tau if self.smooth else 1.0) / rho, 1.0), rho
 
 
@@ -107,11 +115,11 @@ class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
     `compute.micro_batch_tokens`).
     """
 
-    def measure(self, seen: Ratios) -> Tensor:
-        return seen.energy()
+    def measure(self, ratios: Ratios) -> Tensor:
+        return ratios.energy()
 
-    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        return Damping(*self.judged(seen.energy() if sums is None else sums))
+    def damp(self, ratios: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
+        return Damping(*self.judged(ratios.energy() if sums is None else sums))
 
 
 class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
@@ -123,17 +131,17 @@ class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
 
     tau: AtLeastOne = 5.0
 
-    def _of_tokens(self, seen: Ratios) -> list[Tensor]:
+    def _of_tokens(self, ratios: Ratios) -> list[Tensor]:
         """f_k and rho of each token's turn, (B, T)."""
-        turn = seen.batch.turn
-        return [spread(x, turn) for x in self.judged(seen.energy(lambda x: pool(x, turn).total))]
+        turn = ratios.batch.turn
+        return [spread(x, turn) for x in self.judged(ratios.energy(lambda x: pool(x, turn).total))]
 
-    def measure(self, seen: Ratios) -> Tensor:
-        return torch.stack([self._of_tokens(seen)[0].sum(), seen.batch.mask.sum().double()])
+    def measure(self, ratios: Ratios) -> Tensor:
+        return torch.stack([self._of_tokens(ratios)[0].sum(), ratios.batch.mask.sum().double()])
 
-    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        total, n = self.measure(seen) if sums is None else sums
-        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), self._of_tokens(seen)[1])
+    def damp(self, ratios: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
+        total, n = self.measure(ratios) if sums is None else sums
+        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), self._of_tokens(ratios)[1])
 
 
 class RmsSeq(_Rms, kind="rms_seq"):
@@ -143,8 +151,8 @@ class RmsSeq(_Rms, kind="rms_seq"):
     KL and entropy terms are not scaled. How the minibatch is split does not matter.
     """
 
-    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        return Damping(*self.judged(seen.energy(lambda x: x.sum(1, keepdim=True))))
+    def damp(self, ratios: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
+        return Damping(*self.judged(ratios.energy(lambda x: x.sum(1, keepdim=True))))
 
 
 class KlClipFrac(_Scoped, kind="kl_clipfrac"):
@@ -167,23 +175,23 @@ class KlClipFrac(_Scoped, kind="kl_clipfrac"):
     def needs_statistics(self) -> bool:
         return self.scope == "global" and self.form == "batch"
 
-    def measure(self, seen: Ratios) -> Tensor:
-        return torch.stack([seen.out_of_range.sum(), seen.batch.mask.sum()]).double()
+    def measure(self, ratios: Ratios) -> Tensor:
+        return torch.stack([ratios.out_of_range.sum(), ratios.batch.mask.sum()]).double()
 
-    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        counts = counts.within(seen.batch, self.scope)
-        mask = seen.batch.mask
-        log_ratio = seen.log_ratio
+    def damp(self, ratios: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
+        counts = counts.within(ratios.batch, self.scope)
+        mask = ratios.batch.mask
+        log_ratio = ratios.log_ratio
         if self.direction == "old_new":
             kl = estimate(self.estimator, -log_ratio, cap=math.inf)
         else:
             kl = log_ratio.exp() * estimate(self.estimator, log_ratio, cap=math.inf)
         if self.form == "batch":
-            sums = self.measure(seen) if sums is None else sums
+            sums = self.measure(ratios) if sums is None else sums
             share = (sums[0] / sums[1].clamp(min=1)).to(kl.dtype)
             return Damping(penalty=self.weight * share * weighted_sum(mask / counts.tokens, kl))
         length = mask.sum(1).clamp(min=1).to(kl.dtype)
-        share = seen.out_of_range.sum(1) / length
+        share = ratios.out_of_range.sum(1) / length
         mean = torch.where(mask, kl, 0).sum(1) / length
         return Damping(penalty=self.weight * (share * mean).sum() / counts.sequences)
 
@@ -199,20 +207,20 @@ class AdvNorm(_Scoped, kind="adv_norm"):
     statistic: ClassVar[str] = "the share of clipped tokens, and mean and std of the advantages"
     threshold: Fraction = 0.2
 
-    def measure(self, seen: Ratios) -> Tensor:
-        mask = seen.batch.mask
+    def measure(self, ratios: Ratios) -> Tensor:
+        mask = ratios.batch.mask
         with torch.no_grad():
-            surrogate = seen.clip.surrogate(seen)
-        a = torch.where(mask, seen.advantages.double(), 0)
+            surrogate = ratios.clip.surrogate(ratios)
+        a = torch.where(mask, ratios.advantages.double(), 0)
         active = (mask & (surrogate.low | surrogate.high)).sum().double()
         return torch.stack([active, mask.sum().double(), a.sum(), a.square().sum()])
 
-    def advantages(self, seen: Ratios, sums: Tensor | None) -> Tensor:
-        active, n, total, squares = (self.measure(seen) if sums is None else sums).unbind()
+    def advantages(self, ratios: Ratios, sums: Tensor | None) -> Tensor:
+        active, n, total, squares = (self.measure(ratios) if sums is None else sums).unbind()
         mean = total / n.clamp(min=1)
         deviation = ((squares - n * mean.square()) / (n - 1).clamp(min=1)).clamp(min=0).sqrt()
-        a = seen.advantages
-        normalised = torch.where(seen.batch.mask, (a - mean) / (deviation + 1e-8), 0).to(a.dtype)
+        a = ratios.advantages
+        normalised = torch.where(ratios.batch.mask, (a - mean) / (deviation + 1e-8), 0).to(a.dtype)
         return torch.where(active > self.threshold * n, normalised, a)
 
 

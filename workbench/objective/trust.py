@@ -49,13 +49,13 @@ class SequenceMask(Window, kind="sequence_mask"):
     delta: NonNegative = 1e-4
     against: Anchor = "old"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        plain = gated(seen, *self.bounds)
-        mask = seen.batch.mask
-        log_ratio = measured_from(seen, self.against).log_ratio.detach()
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        plain = gated(ratios, *self.bounds)
+        mask = ratios.batch.mask
+        log_ratio = measured_from(ratios, self.against).log_ratio.detach()
         length = mask.sum(1, keepdim=True).clamp(min=1)
         fallen = -torch.where(mask, log_ratio, 0).sum(1, keepdim=True) / length
-        closed = (fallen > self.delta) & (seen.advantages < 0)
+        closed = (fallen > self.delta) & (ratios.advantages < 0)
         loss = torch.where(closed, 0, plain.loss)
         return plain._replace(loss=loss, low=plain.low | closed)
 
@@ -73,12 +73,12 @@ class SequenceTrust(Clip, kind="sequence_trust"):
     estimator: Literal["k2", "k3"] = "k2"
     against: Anchor = "behaviour"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        seen = measured_from(seen, self.against)
-        x = torch.where(seen.batch.mask, seen.log_ratio.detach(), 0)
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        ratios = measured_from(ratios, self.against)
+        x = torch.where(ratios.batch.mask, ratios.log_ratio.detach(), 0)
         divergence = 0.5 * x.square() if self.estimator == "k2" else x.expm1() - x
         closed = divergence.amax(1, keepdim=True) > self.bound
-        return dropped(seen, closed.expand_as(x))
+        return dropped(ratios, closed.expand_as(x))
 
 
 class SecondMoment(Clip, kind="second_moment"):
@@ -100,14 +100,14 @@ class SecondMoment(Clip, kind="second_moment"):
     def micro_statistic(self) -> str:
         return "the second moment of the log-ratios"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        seen = measured_from(seen, self.against)
-        ratio = seen.ratio.detach()
-        judged = seen.batch.mask
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        ratios = measured_from(ratios, self.against)
+        ratio = ratios.ratio.detach()
+        judged = ratios.batch.mask
         if self.tokens == "trust_region":
-            judged = judged & (seen.advantages * (ratio - 1) > 0)
+            judged = judged & (ratios.advantages * (ratio - 1) > 0)
         squares = torch.where(judged, ratio.log().double().square(), 0)
-        return dropped(seen, judged & (squares > self._largest_square(squares[judged])))
+        return dropped(ratios, judged & (squares > self._largest_square(squares[judged])))
 
     def _largest_square(self, squares: Tensor) -> float:
         """Return the largest square that stays; below 0 where none does."""
@@ -133,14 +133,14 @@ class TvGate(Clip, kind="tv_gate"):
     high: Fraction = 0.2
     against: Anchor = "behaviour"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        batch = seen.batch
-        seen = measured_from(seen, self.against)
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        batch = ratios.batch
+        ratios = measured_from(ratios, self.against)
         before = batch.log_prob_old if self.against == "old" else batch.need("log_prob_behaviour")
-        moved = seen.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
-        rising = (seen.advantages > 0) & (moved > self.high)
-        falling = (seen.advantages < 0) & (moved < -self.low)
-        return dropped(seen, rising | falling)
+        moved = ratios.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
+        rising = (ratios.advantages > 0) & (moved > self.high)
+        falling = (ratios.advantages < 0) & (moved < -self.low)
+        return dropped(ratios, rising | falling)
 
 
 class Taper(Clip, kind="taper"):
@@ -154,12 +154,12 @@ class Taper(Clip, kind="taper"):
     cap: Positive = 1.0
     against: Anchor = "behaviour"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        ratio = measured_from(seen, self.against).ratio.detach()
-        bad = seen.advantages < 0
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        ratio = measured_from(ratios, self.against).ratio.detach()
+        bad = ratios.advantages < 0
         plain = torch.where(bad, ratio, 1)
         capped = bad & (ratio > self.cap)
-        made = weighted(seen, torch.where(capped, self.cap, plain), plain)
+        made = weighted(ratios, torch.where(capped, self.cap, plain), plain)
         return made._replace(ratio=ratio, dual=capped)
 
 
@@ -175,10 +175,10 @@ class GainBand(Window, kind="gain_band"):
     beta: Fraction = 0.3
     gate: Literal["token", "unit"] = "token"
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        gain = torch.where(seen.batch.mask, seen.batch.need("turn_score"), 0)
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        gain = torch.where(ratios.batch.mask, ratios.batch.need("turn_score"), 0)
         factor = 1 + self.beta * (2 * gain.sigmoid() - 1)
-        return gated(seen, 1 - self.low * factor, 1 + self.high * factor)
+        return gated(ratios, 1 - self.low * factor, 1 + self.high * factor)
 
 
 class Flipped(Window, kind="flipped"):
@@ -193,16 +193,16 @@ class Flipped(Window, kind="flipped"):
     high: NonNegative = 0.2
     cap: AtLeastOne = 3.0
 
-    def surrogate(self, seen: Ratios) -> Surrogate:
-        ratio = seen.ratio
+    def surrogate(self, ratios: Ratios) -> Surrogate:
+        ratio = ratios.ratio
         at = ratio.detach()
-        good = seen.advantages > 0
-        bad = seen.advantages < 0
+        good = ratios.advantages > 0
+        bad = ratios.advantages < 0
         low = bad & (at < self.bounds[0])
         high = good & (at > self.bounds[1])
         plain = torch.where(good, ratio / at.square(), ratio)
         kept = torch.where(low, self.bounds[0], torch.where(high, 1 / self.bounds[1], plain))
         dual = (good & (1 / at > self.cap)) | (bad & (at > self.cap))
-        capped = -self.cap * seen.advantages * seen.log_prob
-        loss = torch.where(dual, capped, -seen.advantages * kept)
-        return Surrogate(loss, -seen.advantages * plain, ratio, low, high, dual)
+        capped = -self.cap * ratios.advantages * ratios.log_prob
+        loss = torch.where(dual, capped, -ratios.advantages * kept)
+        return Surrogate(loss, -ratios.advantages * plain, ratio, low, high, dual)

@@ -71,7 +71,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def words_of(error: OSError) -> str:
-    """What the system refused, in words; a full disk in the same ones whoever noticed it."""
+    """What the system refused, in words; a full disk always in the same ones."""
     words = error.strerror or str(error)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in words
     return "no space is left on its disk; make room and run the same command again" if full else words

@@ -1,4 +1,4 @@
-"""The file `heartbeat` of a run folder: what its trainer is doing, one object of JSON, for whoever looks."""
+"""The file `heartbeat` of a run folder: what its trainer is doing now, as one JSON object."""
 
 from __future__ import annotations
 

@@ -307,7 +307,9 @@ class RecordSettings(Settings):
     transcript_tokens: Natural = 100_000
     flush_seconds: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     checkpoint_every: Natural = 20  # iterations; 0 = only at the end
-    ladder: Natural = 4  # iterations between the checkpoints to fork from, kept before a fall; 0 = none
+    # Iterations between the checkpoints to fork from, kept before a fall; 0 = none. Without a number 4, and
+    # none for weights above batches.weights_mb: a rung of a large model and its optimizer fills a disk.
+    ladder: Natural | None = None
     batches: BatchesSettings = BatchesSettings()
     # Name of a saved baseline (`sorl baseline save`): an event says where the run leaves its bands.
     baseline: Name | None = None
@@ -450,7 +452,9 @@ class RunSettings(Settings):
         """How questions and observations are put: an own policy has learned the plain way, others read
         instructions.
         """
-        return self.prompt if self.prompt != "auto" else "plain" if self.model is None else "search-r1"
+        if self.prompt != "auto":
+            return self.prompt
+        return "plain" if self.model is None else "search-r1"
 
     @property
     def planned_iterations(self) -> int:

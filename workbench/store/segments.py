@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from sorl.spec import TABLES, InputError
 from sorl.spec.files import open_file
@@ -18,6 +19,14 @@ from sorl.store.text import plain
 CORRUPT = ".corrupt"  # a segment that is set aside keeps its name, with this behind it
 _TABLES = frozenset(table.name for table in TABLES) - {"segment"}
 _EPOCH = datetime(1970, 1, 1)
+
+
+class SegmentKey(NamedTuple):
+    """Identity of a segment in table `segment`."""
+
+    run_id: str
+    table: str
+    file: str
 
 
 @dataclass(frozen=True)
@@ -37,9 +46,9 @@ class Segment:
     rows: int = 0
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> SegmentKey:
         """Identity of the segment in table `segment`."""
-        return (self.run_id, self.table, self.file)
+        return SegmentKey(self.run_id, self.table, self.file)
 
     @property
     def at(self) -> datetime:

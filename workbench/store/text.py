@@ -74,7 +74,9 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def as_json(value: Any) -> Any:
     """Convert a value for JSON, which has no word for NaN, and null already means "not measured"."""
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        if math.isnan(value):
+            return "NaN"
+        return "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list | tuple):
         return [as_json(v) for v in value]
     if isinstance(value, dict):

@@ -1,5 +1,8 @@
 """The causes that a diagnosis looks for, one family a file."""
 
+from collections.abc import Iterator
+from types import ModuleType
+
 from sorl.diagnosis.causes import (
     batch,
     correction,
@@ -13,9 +16,15 @@ from sorl.diagnosis.causes import (
 )
 from sorl.diagnosis.finding import Cause
 
+
+def _causes_of(modules: tuple[ModuleType, ...]) -> Iterator[Cause]:
+    """The causes that modules declare, in order of declaration."""
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, Cause):
+                yield value
+
+
 CAUSES: tuple[Cause, ...] = tuple(
-    found
-    for module in (sampler, mismatch, batch, correction, resume, world, learning, policy, outcome)
-    for found in vars(module).values()
-    if isinstance(found, Cause)
+    _causes_of((sampler, mismatch, batch, correction, resume, world, learning, policy, outcome))
 )

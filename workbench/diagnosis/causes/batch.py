@@ -206,12 +206,12 @@ def _kind(log: Log, steps: pd.Index) -> str:
     frame = log.transcripts("token", "trained")
     rows = frame[frame["step"].isin(steps)]
     rows = rows[rows["token"].map(len) == rows["trained"].map(len)].head(_ROWS)
-    seen = [
-        _wrong_masks(list(t), np.asarray(m, bool))
-        for t, m in zip(rows["token"], rows["trained"], strict=True)
+    mistakes = [
+        _wrong_masks(list(tokens), np.asarray(trained, bool))
+        for tokens, trained in zip(rows["token"], rows["trained"], strict=True)
     ]
     for name in ("turn_shift", "prompt_leak", "observation_leak"):
-        if sum(name in one for one in seen) >= max(2, _SHARE * len(seen)):
+        if sum(name in of_row for of_row in mistakes) >= max(2, _SHARE * len(mistakes)):
             return name
     # With padding, more tokens are trained on than were written.
     if not log.measured("trajectory", "n_tokens") or not log.measured("minibatch", "tokens", "epoch"):
@@ -220,7 +220,9 @@ def _kind(log: Log, steps: pd.Index) -> str:
     trained = log.table("minibatch").groupby(["step", "epoch"])["tokens"].sum().groupby("step").max()
     excess = (trained - written).dropna()
     excess = excess[excess.index.isin(steps)]
-    return "not_sampled" if excess.empty else "padding_leak" if (excess > 0).mean() > _MOST else "retokenised"
+    if excess.empty:
+        return "not_sampled"
+    return "padding_leak" if (excess > 0).mean() > _MOST else "retokenised"
 
 
 def _wrong_masks(tokens: list[str], trained: np.ndarray) -> set[str]:
@@ -234,8 +236,8 @@ def _wrong_masks(tokens: list[str], trained: np.ndarray) -> set[str]:
     # Nothing predicts the first token, so a mask that lets the prompt through begins at the second one.
     prompt = len(trained) > 2 and trained[1] and trained[2]
     leaks = any(block.mean() > _MOST for block in inside)
-    found = {"observation_leak": leaks, "turn_shift": late, "prompt_leak": prompt}
-    return {name for name, here in found.items() if here}
+    answers = {"observation_leak": leaks, "turn_shift": late, "prompt_leak": prompt}
+    return {name for name, is_wrong in answers.items() if is_wrong}
 
 
 @cause(

@@ -1,6 +1,7 @@
 """Faults of the update: its settings, the critic, the reference, and steps that are too large."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -248,25 +249,37 @@ def off_policy(log: Log) -> Clue | None:
     near = ratio[(ratio.index >= begin) & (ratio.index <= end)]
     if near.empty or (age == 0 and epochs == 1) or float(near.max()) <= _TAIL:
         return None
-    steps = near.index.to_numpy()
-    high = near.to_numpy()
-    step = int(steps[np.argmax(high > _TAIL)])
-    # The largest ratio may come when all is lost: of those that can be a reason, the largest is named.
-    early = np.where(steps <= log.fallen_by, high, 0.0)
-    at = int(np.argmax(early if early.max() > _TAIL else high))
-    worst = int(steps[at])
-    most = float(high[at])
+    high = _high_ratio(near, log)
     says = (
         f"the rollouts are {age:.1f} iterations old on average and used {counted(int(epochs), 'time')}; token"
         " ratios"
     )
     says += (
-        f" reach {most:.3g} in step {worst}, {from_onset(worst, log.onset or 0)}, and a plain ratio clip does"
-        " not "
+        f" reach {high.largest:.3g} in step {high.step}, {from_onset(high.step, log.onset or 0)}, and a plain"
+        " ratio clip does not limit such tokens where their advantage is negative"
     )
-    says += "limit such tokens where their advantage is negative"
-    shown = Evidence("minibatch.ratio_max", worst, most, before(ratio, begin))
-    return Clue("pattern", 0.6, step, says, (shown,), *culprit(log, worst, "gradient_share"))
+    shown = Evidence("minibatch.ratio_max", high.step, high.largest, before(ratio, begin))
+    return Clue("pattern", 0.6, high.begins, says, (shown,), *culprit(log, high.step, "gradient_share"))
+
+
+class _HighRatio(NamedTuple):
+    """Token ratios far outside every clip range: the first step with one, and the largest."""
+
+    begins: int
+    step: int  # of the largest
+    largest: float
+
+
+def _high_ratio(ratio: pd.Series, log: Log) -> _HighRatio:
+    """Find the high ratios of a stretch of steps that has some.
+
+    The largest ratio may come when all is lost: of those that can be a reason, the largest is named.
+    """
+    steps = ratio.index.to_numpy()
+    values = ratio.to_numpy()
+    early = np.where(steps <= log.fallen_by, values, 0.0)
+    at = int(np.argmax(early if early.max() > _TAIL else values))
+    return _HighRatio(int(steps[np.argmax(values > _TAIL)]), int(steps[at]), float(values[at]))
 
 
 @cause(

@@ -243,12 +243,16 @@ def length_hacking(log: Log, length: Curve, reward: Curve) -> Clue | None:
             f", and the reward with them, from {paid.before} to {paid.after}, while the evaluation {gains}"
         )
         return Clue.of("sign", sure(growth / GROWN, 0.75), shown, says)
-    cut = log.curve("step.truncated_frac")
-    runs_into_limit = cut is not None and cut.end > CUT  # such answers fail for that
-    if gained > BARELY or growth < PADDED or runs_into_limit:
+    if gained > BARELY or growth < PADDED or _runs_into_limit(log):
         return None
     says += f", while the {'evaluation' if heldout else 'reward'} {gains}"
     return replace(Clue.of("pattern", sure(growth / GROWN, 0.65), shown, says), severity="warning")
+
+
+def _runs_into_limit(log: Log) -> bool:
+    """Whether answers end at the token limit: they fail for that, not for being padded."""
+    cut = log.curve("step.truncated_frac")
+    return cut is not None and cut.end > CUT
 
 
 @scalar(
@@ -463,14 +467,15 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
     if log.run.get("outcome") in FELL:
         return None  # a fall is no plateau
     scores = [log.curve("evaluation"), *(part for name, part in log.parts.items() if _ANSWER.search(name))]
-    gained, late, error = _gains(reward)
-    risen = gained > max(error, STILL * reward.span)
-    if risen and not -2 * LATE * gained < late < LATE * gained:
+    gains = _gains(reward)
+    risen = gains.whole > max(gains.error, STILL * reward.span)
+    if risen and not -2 * LATE * gains.whole < gains.late < LATE * gains.whole:
         return None
-    learns = (rest > max(noise, LATE * whole) for whole, rest, noise in map(_gains, filter(None, scores)))
-    if abs(reward.end - float(reward.part(0.8, 1).mean())) > error or any(learns):
+    is_learning = any(_gains(score).goes_on for score in scores if score is not None)
+    if abs(reward.end - float(reward.part(0.8, 1).mean())) > gains.error or is_learning:
         return None  # it still moves, or what it is for does
-    if not risen and (error > 0.1 * reward.span or max(abs(gained), abs(late)) > STILL * reward.span):
+    largest = max(abs(gains.whole), abs(gains.late))
+    if not risen and (gains.error > 0.1 * reward.span or largest > STILL * reward.span):
         return None  # a gain that noise may hide
     step = reward.left("up", 0.8) if risen else int(reward.steps[0])
     if risen:
@@ -481,9 +486,23 @@ def plateau(log: Log, reward: Curve) -> Clue | None:
     return Clue.of("pattern", 0.5, reward.shown(step), says)
 
 
-def _gains(score: Curve) -> tuple[float, float, float]:
+class _Gains(NamedTuple):
     """What a score gains in all, what of it after the first third, and what may be noise."""
-    start, early, end = (score.part(*shares) for shares in ((0, 0.05), (0.2, 0.35), (0.8, 1)))
+
+    whole: float
+    late: float
+    error: float
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the score still rises after the first third."""
+        return self.late > max(self.error, LATE * self.whole)
+
+
+def _gains(score: Curve) -> _Gains:
+    start = score.part(0, 0.05)
+    early = score.part(0.2, 0.35)
+    end = score.part(0.8, 1)
     noise = [float(part.std()) / np.sqrt(len(part)) for part in (early, end)]
     error = CLEAR * max(float(np.hypot(*noise)), score.error)
-    return float(end.mean() - start.mean()), float(end.mean() - early.mean()), error
+    return _Gains(float(end.mean() - start.mean()), float(end.mean() - early.mean()), error)

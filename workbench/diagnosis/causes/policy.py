@@ -326,34 +326,45 @@ def grad_spikes(log: Log, _: Curve) -> Clue | None:
     times = spikes / usual[spikes.index]
     worst = float(times.max())
     score = log.outcome(step)
-    reward = log.curve("reward")
-    hurt = False
-    if reward is not None:  # lower after most of these steps than before them
-        falls = []
-        for at in spikes.index:
-            earlier, later = reward.around(int(at), 0.03)
-            falls.append(earlier.value - later.value)
-        hurt = float(np.median(falls)) > 1.5 * reward.error
-    down = score is not None and score.change < 0
+    hurts = _falls_after(log.curve("reward"), spikes.index)
+    is_down = score is not None and score.change < 0
     known = log.settings.get("learn.policy.max_grad_norm") is not None
-    if not hurt and not down and (known or len(spikes) >= HARMLESS):
+    if not hurts and not is_down and (known or len(spikes) >= HARMLESS):
         return None
-    after = (
-        "lower after them"
-        if hurt
-        else "lower since"
-        if down
-        else "no lower after them, and no bound is known"
-    )
+    effect = _effect_of_spikes(hurts, is_down, worst)
     says = (
         f"in {len(spikes)} steps the gradient norm is {times.min():.3g} to {worst:.3g} times that of its"
-        " neighbours, first "
+        f" neighbours, first in step {step}; the reward is {effect.says}"
     )
-    certain = sure(worst / SPIKE, 0.65) if hurt else 0.6 if down else 0.5
     shown = Evidence(norm.column, step, float(spikes.iloc[0]), float(usual[step]))
-    return Clue.of(
-        "sign" if hurt else "pattern", certain, shown, f"{says}in step {step}; the reward is {after}"
-    )
+    return Clue.of("sign" if hurts else "pattern", effect.certain, shown, says)
+
+
+class _Effect(NamedTuple):
+    """What the reward does after spikes of the gradient, and how certain it is that they matter."""
+
+    says: str
+    certain: float
+
+
+def _effect_of_spikes(hurts: bool, is_down: bool, worst: float) -> _Effect:
+    """`hurts`: the reward falls after most of them; `is_down`: it is lower since the first one."""
+    if hurts:
+        return _Effect("lower after them", sure(worst / SPIKE, 0.65))
+    if is_down:
+        return _Effect("lower since", 0.6)
+    return _Effect("no lower after them, and no bound is known", 0.5)
+
+
+def _falls_after(reward: Curve | None, steps: pd.Index) -> bool:
+    """Whether the reward is lower after most of these steps than before them."""
+    if reward is None:
+        return False
+    falls = []
+    for step in steps:
+        earlier, later = reward.around(int(step), 0.03)
+        falls.append(earlier.value - later.value)
+    return float(np.median(falls)) > 1.5 * reward.error
 
 
 @scalar(

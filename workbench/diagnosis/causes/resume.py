@@ -39,8 +39,9 @@ def resume_skip(log: Log) -> Clue | None:
         if (clue := _again(stretch, resumes)) is not None:
             return clue
     for resume in resumes:
-        if (drawn_anew := visits.reshuffled(resume)) is not None:
-            return _reshuffled(drawn_anew)
+        drawn_again = visits.reshuffled(resume)
+        if drawn_again is not None:
+            return _reshuffled(drawn_again)
     return None
 
 
