@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +53,20 @@ class Retaken:
     begins: list[Check] = field(default_factory=list)
     gradients: list[Check] = field(default_factory=list)  # its gradient norm, where it begins as in the run
     missing: str = ""  # why the updates after those of `begins` could not be taken
+
+
+class _Gradient(NamedTuple):
+    """The gradient of an update, computed from stored weights."""
+
+    tensors: list[Tensor]
+    gap: float  # largest |recomputed - stored| of its log-probs (nats) or values
+
+
+class _TakenAgain(NamedTuple):
+    """The gradient of an update, and the update with the scalars of the network that has it."""
+
+    gradient: _Gradient
+    update: StoredUpdate
 
 
 @dataclass
@@ -175,8 +189,7 @@ class Case:
         if logged is None:
             return Check(missing="needs the trainer's own number", **more)
         tolerance = max(share * max(abs(expected), 1e-3), least)
-        both = math.isfinite(logged) and math.isfinite(expected)
-        gap = abs(logged - expected) if both else 0.0 if str(logged) == str(expected) else math.inf
+        gap = _gap_of_numbers(logged, expected)
         if gap > tolerance and not says and expected and math.isfinite(logged):
             says = f"{logged / expected:.4g} times what it must be"
         says = says if gap > tolerance else ""
@@ -288,35 +301,40 @@ class Case:
         began.
         """
         stored = self.stored
-        bound = self.settings.learn.critic.max_grad_norm or math.inf
         tolerance = self.nats(stored.step) if owner == "policy" else self.value_tolerance(stored.step)
         if self.settings.learn.balance_coef and stored.routes_behaviour is not None and owner == "policy":
             raise Missing("the gradient of the load-balancing loss (learn.balance_coef)")
         done = Retaken(self._loaded(stored.step))
         share = GRADIENT[self.settings.compute.dtype]
-        for update in stored.updates:
-            if owner == "policy":
-                bias = self.own.stabilise.needs_bias
-                at_update = gradients_of(self.loaded, {"": self.own}, update, done.networks, bias)
-                gradient = at_update.loss[""]
-                gap = at_update.log_prob_gap
-            else:
-                gradient, gap = self._critic_gradient(done.networks, update)
-                logged = update.scalars.get("critic_grad_norm")
-                lr = self.rate(owner, update.index)
-                after = None if logged is None else min(logged, bound)
-                update = replace(update, scalars={"grad_norm": logged, "grad_norm_after": after, "lr": lr})
+        for stored_update in stored.updates:
+            gradient, update = self._take_again(owner, done.networks, stored_update)
+            gap = gradient.gap
             begins = Check(update=update.index, gap=gap, tolerance=tolerance, logged=gap, expected=0.0)
             done.begins.append(replace(begins, says=BEGINS if begins.violated else ""))
             if begins.violated:
                 done.missing = f"the weights of the run from update {update.index} on"
                 break
-            norms = update.scalars.get("grad_norm"), norm(gradient)
-            done.gradients.append(self.number(*norms, share, update=update.index))
-            if reason := done.networks.step(gradient, update, owner):
+            logged = update.scalars.get("grad_norm")
+            done.gradients.append(self.number(logged, norm(gradient.tensors), share, update=update.index))
+            reason = done.networks.step(gradient.tensors, update, owner)
+            if reason:
                 done.missing = f"the optimizer's state after update {update.index}: {reason}"
                 break
         return done
+
+    def _take_again(self, owner: Owner, networks: Networks, update: StoredUpdate) -> _TakenAgain:
+        """The gradient of an update at these weights, and the update with the owner's own scalars."""
+        if owner == "policy":
+            bias = self.own.stabilise.needs_bias
+            at_update = gradients_of(self.loaded, {"": self.own}, update, networks, bias)
+            return _TakenAgain(_Gradient(at_update.loss[""], at_update.log_prob_gap), update)
+        gradient = self._critic_gradient(networks, update)
+        logged = update.scalars.get("critic_grad_norm")
+        bound = self.settings.learn.critic.max_grad_norm or math.inf
+        after = None if logged is None else min(logged, bound)
+        lr = self.rate(owner, update.index)
+        scalars = {"grad_norm": logged, "grad_norm_after": after, "lr": lr}
+        return _TakenAgain(gradient, replace(update, scalars=scalars))
 
     def rate(self, owner: Owner, index: int) -> float:
         """The learning rate that the schedule gives an update of the step."""
@@ -328,29 +346,41 @@ class Case:
             raise Missing("the number of updates before the step")
         return rate(settings, int(first or 0) + index, planned * learn.epochs * learn.minibatches)
 
-    def _critic_gradient(self, networks: Networks, update: StoredUpdate) -> tuple[list[Tensor], float]:
+    def _critic_gradient(self, networks: Networks, update: StoredUpdate) -> _Gradient:
         if update.values is None:
             raise Missing("the critic's values in each update")
         batch = self.rows(update)
         where = self.own.advantage.critic_mask
         target = positions(batch, where)
-        width = batch.tokens.shape[1]
         parameters = list(networks.critic.parameters())
         values = []
         total = [torch.zeros_like(p) for p in parameters]
         for rows in torch.arange(len(batch.tokens)).split(list(update.passes)):
             part = batch.rows(rows)
-            trimmed = batch.rows(rows).trimmed()
-            with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
-                short = networks.critic(trimmed.tokens, trimmed.mask | positions(trimmed, where))
+            recomputed = self._critic_values(networks, part)
             with torch.enable_grad():
-                made = pad(short, (0, width - short.shape[1]))
-                loss = value_loss(made, part, self.settings.learn.value_clip, where, target.sum())
+                loss = value_loss(recomputed, part, self.settings.learn.value_clip, where, target.sum())
             torch._foreach_add_(total, torch.autograd.grad(loss, parameters))
-            values.append(made.detach())
+            values.append(recomputed.detach())
         gap = torch.where(target, (torch.cat(values) - torch.from_numpy(update.values)).abs(), 0).max()
-        return total, float(gap)
+        return _Gradient(total, float(gap))
+
+    def _critic_values(self, networks: Networks, part: Batch) -> Tensor:
+        """Values (b, T) of a pass, with gradient; computed at the width of its longest row."""
+        trimmed = part.trimmed()
+        asked = trimmed.mask | positions(trimmed, self.own.advantage.critic_mask)
+        with torch.enable_grad(), autocast(torch.device("cpu"), networks.compute):
+            short = networks.critic(trimmed.tokens, asked)
+        with torch.enable_grad():
+            return pad(short, (0, part.tokens.shape[1] - short.shape[1]))
 
     def rows(self, update: StoredUpdate) -> Batch:
         """The sequences of an update, as they were trained on."""
         return self.loaded.trained.rows(torch.from_numpy(update.rows).long())
+
+
+def _gap_of_numbers(logged: float, expected: float) -> float:
+    """|logged - expected|; 0 for two NaN or two equal infinities, else infinite where one is not finite."""
+    if math.isfinite(logged) and math.isfinite(expected):
+        return abs(logged - expected)
+    return 0.0 if str(logged) == str(expected) else math.inf

@@ -6,7 +6,7 @@ Order: from the question to the optimizer, so that the first violation is the on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -131,9 +131,9 @@ def sampling(case: Case) -> Iterator[Check]:
     mask = case.stored.mask_sampled
     spread = math.sqrt(float(draws.excess_variance[mask].sum()))
     z = float(draws.excess[mask].sum()) / spread if spread else 0.0
-    says = (
-        f"they were drawn from something {'flatter' if z < 0 else 'sharper'}" if abs(z) > DEVIATIONS else ""
-    )
+    says = ""
+    if abs(z) > DEVIATIONS:
+        says = f"they were drawn from something {'flatter' if z < 0 else 'sharper'}"
     yield Check(gap=abs(z), tolerance=DEVIATIONS, logged=z, expected=0.0, says=says, weight=spread)
 
 
@@ -536,48 +536,46 @@ def weights(case: Case) -> Iterator[Check]:
     for owner in owners:
         retaken = case.retaken_updates(owner)
         network = getattr(retaken.networks, owner)
-        made = {f"{owner}.{name}": weight.detach().numpy() for name, weight in network.named_parameters()}
-        still = [k for k, w in after.weights.items() if k in made and (w == stored.weights[k]).all()]
-        length = {k: float(np.linalg.norm(made[k] - stored.weights[k])) for k in still}
+        expected = {f"{owner}.{name}": w.detach().numpy() for name, w in network.named_parameters()}
+        still = [k for k, w in after.weights.items() if k in expected and (w == stored.weights[k]).all()]
+        length = {k: float(np.linalg.norm(expected[k] - stored.weights[k])) for k in still}
         if still := [k for k in still if length[k] > EPS * np.linalg.norm(stored.weights[k])]:
             says = "these weights did not move in the step"
             yield Check(gap=float(len(still)), tolerance=0.0, logged=0.0, says=says, layers=tuple(still[:4]))
         elif not retaken.missing:
-            yield moved(stored.weights, made, after.weights, WEIGHTS[case.settings.compute.dtype])
+            yield moved(stored.weights, expected, after.weights, WEIGHTS[case.settings.compute.dtype])
         missing = missing or retaken.missing
     if missing:
         raise Missing(missing)
 
 
-def moved(start: Weights, made: Weights, after: Weights, share: float) -> Check:
-    """Compare the weights after a step with those that it must lead to (`made`), to a `share` of its length.
+def moved(start: Weights, expected: Weights, after: Weights, share: float) -> Check:
+    """Compare the weights after a step with those that are expected of it, to a `share` of its length.
 
     Rounding has no direction: along the d weights lies 1 / sqrt(d) of its length. So another decay of the
     weights shows there long before it shows in all.
     """
-    rest = {name: after[name] - array for name, array in made.items()}
-    size, length, gap = (
-        math.sqrt(sum(float(np.square(array, dtype=float).sum()) for array in arrays))
-        for arrays in (
-            [start[k] for k in made],
-            [array - start[k] for k, array in made.items()],
-            rest.values(),
-        )
-    )
+    rest = {name: after[name] - array for name, array in expected.items()}
+    size = _length(start[name] for name in expected)
+    length = _length(array - start[name] for name, array in expected.items())
+    gap = _length(rest.values())
     tolerance = share * length + EPS * size
     inner = sum(float(np.vdot(array, start[name])) for name, array in rest.items())
     along = abs(inner) / size
     part = DEVIATIONS / math.sqrt(sum(array.size for array in rest.values()))
     if gap <= tolerance < along / part:
-        says = (
-            f"the weights {'shrink' if inner < 0 else 'grow'} by {along / size:.2g} of themselves: another"
-            " decay"
-        )
+        direction = "shrink" if inner < 0 else "grow"
+        says = f"the weights {direction} by {along / size:.2g} of themselves: another decay"
         return Check(gap=along, tolerance=part * tolerance, logged=along, expected=0.0, says=says)
     far = sorted(
         (k for k in rest if np.linalg.norm(rest[k]) > tolerance), key=lambda k: -np.linalg.norm(rest[k])
     )
     return Check(gap=gap, tolerance=tolerance, logged=gap, expected=0.0, layers=tuple(far[:4]))
+
+
+def _length(arrays: Iterable[np.ndarray]) -> float:
+    """L2 norm over all arrays, summed in float64."""
+    return math.sqrt(sum(float(np.square(array, dtype=float).sum()) for array in arrays))
 
 
 @identity(

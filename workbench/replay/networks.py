@@ -106,23 +106,32 @@ class Networks:
     @torch.no_grad()
     def draws(self, stored: StoredBatch, elements: int = 1 << 24) -> Draws:
         """Return what the policy says of the sampled tokens, in float32."""
-        found = Draws(*(np.zeros(stored.tokens.shape) for _ in Draws._fields))
+        draws = Draws(*(np.zeros(stored.tokens.shape) for _ in Draws._fields))
         vocabulary = int(self.policy.config.vocab_size)
         width = stored.tokens.shape[1]
         for rows in torch.arange(len(stored.tokens)).split(max(1, elements // (vocabulary * width))):
             tokens = torch.from_numpy(stored.tokens[rows]).long()
             logits = self.policy(input_ids=tokens[:, :-1], use_cache=False).logits.float() / self.temperature
-            log_p = torch.log_softmax(logits, -1)
-            p = log_p.exp()
-            log_prob, own, up_to = (
-                x.gather(-1, tokens[:, 1:, None])[..., 0] for x in (log_p, p, p.cumsum(-1))
-            )
-            mean = (p * log_p).sum(-1)
-            variance = (p * log_p.square()).sum(-1) - mean.square()
-            seen = log_prob - mean, variance, up_to - own / 2 - 0.5, (1 - p.pow(3).sum(-1)) / 12
-            for array, x in zip(found, seen, strict=True):
-                array[rows, 1:] = x.numpy()
-        return found
+            for array, values in zip(draws, _draws_of(logits, tokens[:, 1:]), strict=True):
+                array[rows, 1:] = values
+        return draws
+
+
+def _draws_of(logits: Tensor, following: Tensor) -> Draws:
+    """What logits (b, t, V) say of the tokens that follow, (b, t)."""
+    log_p = torch.log_softmax(logits, -1)
+    p = log_p.exp()
+    chosen = following[..., None]
+    log_prob = log_p.gather(-1, chosen)[..., 0]
+    own = p.gather(-1, chosen)[..., 0]
+    up_to = p.cumsum(-1).gather(-1, chosen)[..., 0]  # distribution function, the token included
+    mean = (p * log_p).sum(-1)
+    return Draws(
+        excess=(log_prob - mean).numpy(),
+        excess_variance=((p * log_p.square()).sum(-1) - mean.square()).numpy(),
+        place=(up_to - own / 2 - 0.5).numpy(),
+        place_variance=((1 - p.pow(3).sum(-1)) / 12).numpy(),
+    )
 
 
 def _filled(network: Any, stored: StoredBatch, owner: str) -> Any:

@@ -7,7 +7,7 @@ algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -170,10 +170,8 @@ def play(
     InputError for an update or a trajectory that the step does not have.
     """
     chosen = _chosen_updates(stored, updates)
-    if trajectory is not None and trajectory not in set(stored.trajectory.tolist()):
-        raise InputError(
-            f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}"
-        )
+    if trajectory is not None:
+        _require_trajectory(stored, trajectory)
     loaded = Loaded(stored, algorithms[own], dtype)
     reasons = _reasons(loaded, algorithms, own)
     played: list[Played] = []
@@ -182,14 +180,34 @@ def play(
         for label, algorithm in algorithms.items():
             if label in reasons:
                 continue
-            batch = loaded.minibatch(algorithm, update)
-            weighed = weigh(algorithm, batch, loaded, update)
-            tokens = _tokens(loaded, update, batch, weighed.terms, weighed.weight)
-            cells = folded(tokens, ("trajectory", "turn_index"))
-            played.append(Played(label, update.index, _scalars(weighed.terms), cells))
+            done = _play_update(loaded, label, algorithm, update)
+            played.append(done.played)
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
-                of_trajectory[label, update.index] = _only(tokens, trajectory)
+                of_trajectory[label, update.index] = _only(done.tokens, trajectory)
     return Replay(stored, own, tuple(played), reasons, _advantage_gap(loaded), of_trajectory)
+
+
+class _PlayedUpdate(NamedTuple):
+    """What an algorithm would have done in an update, in all and token by token."""
+
+    played: Played
+    tokens: Columns
+
+
+def _play_update(loaded: Loaded, label: str, algorithm: Algorithm, update: StoredUpdate) -> _PlayedUpdate:
+    batch = loaded.minibatch(algorithm, update)
+    weighed = weigh(algorithm, batch, loaded, update)
+    tokens = _tokens(loaded, update, batch, weighed.terms, weighed.weight)
+    cells = folded(tokens, ("trajectory", "turn_index"))
+    return _PlayedUpdate(Played(label, update.index, _scalars(weighed.terms), cells), tokens)
+
+
+def _require_trajectory(stored: StoredBatch, trajectory: int) -> None:
+    """Raise InputError for a trajectory that the step does not have."""
+    if trajectory not in set(stored.trajectory.tolist()):
+        raise InputError(
+            f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}"
+        )
 
 
 def _chosen_updates(stored: StoredBatch, updates: Sequence[int] | None) -> list[StoredUpdate]:
@@ -401,27 +419,47 @@ def gradients_of(
         label: weigh(algorithm, loaded.minibatch(algorithm, update), loaded, update, clipped=bias)
         for label, algorithm in algorithms.items()
     }
-    trained = update.mask if update.mask is not None else loaded.stored.mask[update.rows]
-    count = max(1, int(trained.sum()))
+    count = max(1, int(_trained_mask(loaded.stored, update).sum()))
     sums = UpdateGradients(_zeros(algorithms, network), _zeros(algorithms, network), 0.0)
     gaps = [torch.zeros(())]
-    start = 0
-    for size in update.passes:
-        part = slice(start, start + size)
-        start += size
+    for part in _rows_of_passes(update):
         done = _forward(loaded, update, part, network, bool(coefficient))
         gaps.append(done.gap)
         bonus = -coefficient * done.mask.to(done.entropy.dtype) / count if coefficient else None
         for label, tokens in weighed.items():
             _add_gradient(sums.loss[label], network, done, tokens.weight[part, : done.width], bonus)
-            if tokens.clipped is not None:
-                taken = tokens.clipped[part, : done.width]
-                _add_gradient(sums.clipped_away[label], network, done, taken, None)
+            _add_clipped_away(sums.clipped_away[label], network, done, tokens, part)
+    _stabilise(sums, algorithms)
+    return sums._replace(log_prob_gap=float(torch.stack(gaps).max()))
+
+
+def _add_clipped_away(
+    total: list[Tensor], network: Networks, done: _Forward, tokens: Weighed, part: slice
+) -> None:
+    """Add the gradient of what the clip took from the loss in a pass, where it was asked for."""
+    if tokens.clipped is not None:
+        _add_gradient(total, network, done, tokens.clipped[part, : done.width], None)
+
+
+def _rows_of_passes(update: StoredUpdate) -> Iterator[slice]:
+    """The rows of each pass of an update."""
+    start = 0
+    for size in update.passes:
+        yield slice(start, start + size)
+        start += size
+
+
+def _trained_mask(stored: StoredBatch, update: StoredUpdate) -> np.ndarray:
+    """The loss mask (b, T) of an update."""
+    return stored.mask[update.rows] if update.mask is None else update.mask
+
+
+def _stabilise(sums: UpdateGradients, algorithms: Mapping[str, Algorithm]) -> None:
+    """Change the gradients of the losses whose stabiliser acts on the gradient."""
     for label, algorithm in algorithms.items():
         if algorithm.stabilise.needs_bias:
             damped = algorithm.stabilise.on_gradient(sums.loss[label], sums.clipped_away[label])[0]
             sums.loss[label] = damped
-    return sums._replace(log_prob_gap=float(torch.stack(gaps).max()))
 
 
 def _zeros(labels: Iterable[str], network: Networks) -> dict[str, list[Tensor]]:
@@ -447,10 +485,9 @@ def _forward(
 ) -> _Forward:
     stored = loaded.stored
     rows = update.rows[part]
-    trained = update.mask if update.mask is not None else stored.mask[update.rows]
     width = int(stored.length[rows].max())
     tokens = torch.from_numpy(stored.tokens[rows, :width]).long()
-    mask = torch.from_numpy(trained[part, :width])
+    mask = torch.from_numpy(_trained_mask(stored, update)[part, :width])
     with torch.enable_grad():
         replay = loaded.replayed(update, part, width)
         log_prob, entropy = network.log_probs(tokens, mask, with_entropy, replay)

@@ -235,7 +235,12 @@ def rows_of(columns: Columns) -> Rows:
 
 def _table(columns: Sequence[Column], rows: Iterable[Mapping[Any, Any]]) -> Rows:
     """Rows with exactly these columns; what a row lacks is None."""
-    return [{c.name: row.get(c.name) for c in columns} for row in rows]
+    names = [column.name for column in columns]
+    return [_only(row, names) for row in rows]
+
+
+def _only(row: Mapping[Any, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: row.get(name) for name in names}
 
 
 def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any]:
@@ -353,17 +358,15 @@ def tokens(replay: Replay) -> Rows:
     it.
     """
     texts = replay.stored.texts
-    rows = [
-        {
-            "algorithm": label,
-            "own": label == replay.own,
-            "update": update,
-            **row,
-            "unit_ratio": row["unit"],
-            "token": texts.get(row["token_id"]),
-            "clipped": bool(row["low"] or row["high"]),
-        }
-        for (label, update), columns in replay.tokens.items()
-        for row in rows_of(columns)
-    ]
+    rows: Rows = []
+    for (label, update), columns in replay.tokens.items():
+        answer = {"algorithm": label, "own": label == replay.own, "update": update}
+        rows += [answer | _token_row(row, texts) for row in rows_of(columns)]
     return _table(TOKENS, rows)
+
+
+def _token_row(row: Mapping[str, Any], texts: Mapping[int, str]) -> dict[str, Any]:
+    """A token with its text, by the names of the table."""
+    is_clipped = bool(row["low"] or row["high"])
+    named = {"unit_ratio": row["unit"], "token": texts.get(row["token_id"]), "clipped": is_clipped}
+    return {**row, **named}
