@@ -115,6 +115,19 @@ def rung(folder: Path, parent: str, at: str, row: Mapping[str, Any], settings: R
     return before[-1]
 
 
+def _what_keeps_some(settings: RunSettings) -> str:
+    """Return what to set so that the next training keeps checkpoints to fork from."""
+    if settings.record.ladder is None:
+        limit = settings.record.batches.weights_mb
+        return (
+            "without record.ladder one is kept every 4 steps, of weights of at most"
+            f" {limit} MB (record.batches.weights_mb); train it again with record.ladder = 4"
+        )
+    if settings.record.ladder == 0:
+        return "record.ladder = 0 keeps none; train it with record.ladder = 4"
+    return f"record.ladder = {settings.record.ladder} and it has trained fewer steps; train it longer"
+
+
 def _checkpoint_steps(folder: Path, parent: str, settings: RunSettings) -> list[int]:
     """Return the steps of the checkpoints that children may start from, ascending.
 
@@ -124,9 +137,7 @@ def _checkpoint_steps(folder: Path, parent: str, settings: RunSettings) -> list[
 
     steps = [int(checkpoint.name) for checkpoint in checkpoints(folder / LADDER)]
     if not steps:
-        raise InputError(
-            f"'{parent}' has no checkpoints to fork from: train it with record.ladder = 4 (the default)"
-        )
+        raise InputError(f"'{parent}' has no checkpoints to fork from: {_what_keeps_some(settings)}")
     if settings.fault is None or not FAULTS[settings.fault.kind].remembers:
         return steps
     begins = settings.fault.at_step - FAULTS[settings.fault.kind].lead

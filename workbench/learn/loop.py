@@ -38,6 +38,7 @@ from sorl.objective import prepare
 from sorl.recording.recorder import MB, Recorder
 from sorl.spec import InputError, RunSettings, StopSettings, check
 
+USUAL_RUNGS = 4  # steps between the checkpoints to fork from, where the settings name no number
 BEFORE = 8  # steps before the black box's own first one that a ladder reaches back
 
 
@@ -385,14 +386,20 @@ class Trainer:
         progress = checkpoint.Progress(self.step, self.seconds, self.recorder.history, list(self.queue))
         checkpoint.save(folder, self.learner, progress, last, pinned)
 
+    @property
+    def steps_between_rungs(self) -> int:
+        """Steps between the checkpoints to fork from; 0: none are kept."""
+        record = self.settings.record
+        if record.ladder is not None:
+            return record.ladder
+        weights = sum(p.numel() * p.element_size() for p in self.learner.policy_parameters)
+        return USUAL_RUNGS if weights <= record.batches.weights_mb * MB else 0
+
     def save_rung(self, folder: Path) -> None:
         """Put a checkpoint on the ladder to fork from: the newest rungs stay, and those before a fall."""
-        weights = sum(p.numel() * p.element_size() for p in self.learner.policy_parameters)
-        if weights > self.settings.record.batches.weights_mb * MB:
-            return
         falling = self.recorder.falling
         pinned = range(min(falling) - BEFORE, max(falling) + 1) if falling else ()
-        last = 1 + 2 * BEFORE // self.settings.record.ladder
+        last = 1 + 2 * BEFORE // self.steps_between_rungs
         with suppress(OSError):  # of a full disk the checkpoints say so
             self.save(folder, last, pinned)
 

@@ -234,7 +234,7 @@ class _Session:
     def _save(self) -> None:
         """Save the checkpoints that are due after a step: to resume from, and to fork from."""
         every = self._settings.record.checkpoint_every
-        rungs = self._settings.record.ladder
+        rungs = self._trainer.steps_between_rungs
         if every and self._trainer.step % every == 0:
             self._trainer.save(self._folder / CHECKPOINTS)
         if rungs and self._trainer.step % rungs == 0:
