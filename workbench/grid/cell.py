@@ -304,20 +304,24 @@ def estimate(
     """
     pace = median(paces) if paces else 1.0
     count = workers_for(cells, workers)
-    each = [0.0]
-    for cell in cells:
-        settings = cell.settings
-        network = _network(settings)
-        rates = cost.machine_for(settings, network, machine)
-        before = settings.fork.at_step if settings.fork is not None else 0  # trained by its parent
-        training = pace * rough(settings, cell.resolved, rates) * (settings.planned_iterations - before)
-        if not paces:  # which hold the evaluations
-            training += cost.evaluation_seconds(settings, network, rates)
-        each.append(machine.slowness * cost.START + min(training, settings.stop.seconds or math.inf))
+    with_evaluations = not paces  # recorded paces hold them
+    each = [0.0, *(_cell_seconds(cell, pace, machine, with_evaluations) for cell in cells)]
     warm = pace * sum(_imitation_seconds(start, machine) for start in warm_starts)
     # The longest cell may come last and leave the other workers idle: never below it.
     whole = warm + max(sum(each) / count, *each)
     return Estimate(whole, count, len(paces), _size_in_words(cells), machine.is_probed)
+
+
+def _cell_seconds(cell: Cell, pace: float, machine: Machine, with_evaluations: bool) -> float:
+    """Seconds of a cell at `pace` times its rough cost on `machine`."""
+    settings = cell.settings
+    network = _network(settings)
+    rates = cost.machine_for(settings, network, machine)
+    before = settings.fork.at_step if settings.fork is not None else 0  # trained by its parent
+    training = pace * rough(settings, cell.resolved, rates) * (settings.planned_iterations - before)
+    if with_evaluations:
+        training += cost.evaluation_seconds(settings, network, rates)
+    return machine.slowness * cost.START + min(training, settings.stop.seconds or math.inf)
 
 
 def _imitation_seconds(start: RunSettings, machine: Machine) -> float:

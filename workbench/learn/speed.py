@@ -77,8 +77,7 @@ def _few_layers(folder: Path) -> Any:
     config.pad_token_id = None
     with torch.random.fork_rng():
         one_layer = _build(config, 1)
-        of_layer = sum(parameter.numel() for parameter in one_layer.base_model.layers.parameters())
-        layers = min(config.num_hidden_layers, max(2, ceil(LEAST_LAYER_PARAMETERS / of_layer)))
+        layers = min(config.num_hidden_layers, max(2, ceil(LEAST_LAYER_PARAMETERS / _body(one_layer))))
         return _build(config, layers).eval()
 
 
@@ -140,7 +139,8 @@ def _decoder(model: PreTrainedModel, rows: int) -> Callable[[Tensor], Tensor]:
 
 def _body(model: PreTrainedModel) -> int:
     """Parameters that every token is multiplied by."""
-    return sum(parameter.numel() for parameter in model.base_model.layers.parameters())
+    layers: Any = model.base_model.layers
+    return sum(parameter.numel() for parameter in layers.parameters())
 
 
 def _head(model: PreTrainedModel) -> int:
