@@ -212,6 +212,13 @@ LOGS: dict[str, tuple[list[list[Change]], list[list[Change]]]] = {
         [[rewarded(lambda t: 0.02 + 0 * t), level("step.zero_advantage_frac", lambda t: 0.85 + 0 * t)]],
         [[rewarded(ramp(0, 1, 0.6, 0.05)), level("step.zero_advantage_frac", ramp(0, 1, 0.2, 0.75))]],
     ),
+    "groups_agree": (
+        [[rewarded(ramp(0, 0.2, 0.5, 0.4)), level("step.zero_advantage_frac", ramp(0.2, 0.6, 0.85, 0.2))]],
+        [
+            [rewarded(ramp(0, 1, 0.65, 0.3)), level("step.zero_advantage_frac", lambda t: 0.85 + 0 * t)],
+            [rewarded(ramp(0, 1, 0.65, 0.3)), level("step.zero_advantage_frac", ramp(0.2, 0.6, 0.4, 0.2))],
+        ],
+    ),
     "length_hacking": (
         [
             [

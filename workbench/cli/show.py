@@ -44,7 +44,7 @@ _EVENTS = f"""
            severity, kind, diagnostic, value, threshold, message
     FROM event WHERE run_id = ? WINDOW kinds AS (PARTITION BY severity, kind, diagnostic)
     QUALIFY total <= {_ALL} OR row_number() OVER (PARTITION BY severity, kind, diagnostic ORDER BY step) = 1
-    ORDER BY step NULLS FIRST, severity, kind LIMIT {_KINDS}
+    ORDER BY step NULLS FIRST, severity, kind, diagnostic, message LIMIT {_KINDS}
 """
 _ROWS = (
     "SELECT table_name, count(*) AS segments, sum(rows) AS rows FROM segment WHERE run_id = ? GROUP BY 1"

@@ -7,4 +7,4 @@ UNION ALL
 SELECT run, collapse_step - origin, 'onset', 'critical', 'success', NULL, 'last step before the collapse'
 FROM run JOIN chosen USING (run_id)
 WHERE collapse_step IS NOT NULL
-ORDER BY run, x
+ORDER BY run, x, kind, diagnostic

@@ -118,12 +118,50 @@ def groups_too_hard(log: Log, reward: Curve) -> Clue | None:
     return None if reward.reached > HARD else _idle(log, reward, STUCK, what)
 
 
+@scalar(
+    "reward",
+    severity="warning",
+    rewarded=True,
+    change=(
+        "Bring the variety back: a checkpoint from before this step, a small entropy bonus or a higher upper"
+        " clip bound, larger groups, a lower learning rate."
+    ),
+    test="the share of groups without an advantage must fall, and the entropy must not",
+    options=("learn.group_size", "sampling"),
+)
+def groups_agree(log: Log, reward: Curve) -> Clue | None:
+    """The rollouts of a prompt have become alike: whole groups are right or wrong, and give no gradient."""
+    if not HARD < reward.reached < EASY:
+        return None
+    idle = _idle_share(log)
+    if idle is None or idle.end < IDLE or idle.end - idle.begin <= CLEAR * idle.error:
+        return None
+    what = "some groups are all right and some all wrong, as if a prompt had one answer"
+    return _idle_clue(idle, reward, IDLE, "", f"{what}; they give no gradient{_entropy_beside(log)}")
+
+
+def _entropy_beside(log: Log) -> str:
+    """How the entropy goes meanwhile, where it is logged and has fallen."""
+    entropy = log.curve("step.entropy")
+    if entropy is None or entropy.begin - entropy.end <= CLEAR * entropy.error:
+        return ""
+    return f"; the entropy goes {entropy.course()} nats a token meanwhile"
+
+
+def _idle_share(log: Log) -> Curve | None:
+    """Share of the groups whose rollouts all have one reward: as logged, or those all right and those all
+    wrong.
+    """
+    logged = log.curve("step.zero_advantage_frac")
+    if logged is not None:
+        return logged
+    solved = log.series("step", "solved_group_frac")
+    failed = log.series("step", "failed_group_frac")
+    return Curve.of("step.solved_group_frac", (solved + failed).dropna())
+
+
 def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Clue | None:
-    solved, failed = (log.series("step", f"{kind}_group_frac") for kind in ("solved", "failed"))
-    # Groups whose rollouts all have one reward: as logged, or those all right and those all wrong.
-    idle = log.curve("step.zero_advantage_frac") or Curve.of(
-        "step.solved_group_frac", (solved + failed).dropna()
-    )
+    idle = _idle_share(log)
     goes = ""
     if idle is None and (without := _without_spread(log)) is not None:
         idle, goes = without
@@ -134,7 +172,7 @@ def _idle(log: Log, reward: Curve, mark: float, what: str, more: str = "") -> Cl
         log.columns(name) for name in ("step.entropy", "KL", "clip fraction", "minibatch.grad_norm")
     )
     if idle is not None:
-        return _idle_clue(idle, reward, mark, goes, f"{what} and give no gradient{more}")
+        return _idle_clue(idle, reward, mark, goes, f"they are {what} and give no gradient{more}")
     if not reward.bounded or log.parts or (fell and bare):
         return None
     return _least_idle(log, reward, mark, f"{what} and give no gradient{more}")
@@ -180,7 +218,7 @@ def _idle_clue(idle: Curve, reward: Curve, mark: float, goes: str, what: str) ->
     if not goes:
         goes = "the share of groups that have one reward for all rollouts "
         goes += f"rises {idle.course('%')}" if rises else f"is {idle.end_level.text('%')}"
-    says = f"{goes}{since}, at a mean reward of {reward.end_level}: they are {what}"
+    says = f"{goes}{since}, at a mean reward of {reward.end_level}: {what}"
     return Clue.of("sign", sure(idle.end / mark, 0.8), idle.shown(step), says)
 
 

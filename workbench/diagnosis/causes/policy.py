@@ -43,7 +43,14 @@ ROUNDING = {"minibatch.mismatch": 1e-4, "step.mismatch_kl": 5e-9}
 @scalar(
     "step.entropy",
     without={"learn.policy.lr": third},
-    explains=("groups_too_easy", "groups_too_hard", "clip_saturation", "length_collapse", "grad_spikes"),
+    explains=(
+        "groups_too_easy",
+        "groups_too_hard",
+        "groups_agree",
+        "clip_saturation",
+        "length_collapse",
+        "grad_spikes",
+    ),
     change=(
         "Raise the upper clip bound, add a small entropy bonus, or lower the learning rate; go back to a"
         " checkpoint from before this step, as exploration does not come back by itself."
@@ -107,7 +114,14 @@ def entropy_explosion(log: Log, entropy: Curve) -> Clue | None:
 @scalar(
     "step.entropy",
     "minibatch.grad_norm",
-    explains=("entropy_collapse", "truncation", "length_collapse", "groups_too_hard", "groups_too_easy"),
+    explains=(
+        "entropy_collapse",
+        "truncation",
+        "length_collapse",
+        "groups_too_hard",
+        "groups_too_easy",
+        "groups_agree",
+    ),
     rewarded=True,
     change=(
         "Go back to a checkpoint from before this step: all that is sampled now is the same, so nothing can"
