@@ -10,7 +10,7 @@ import pytest
 from sorl.grid.config import load
 from sorl.store.sync import sync
 from tests.cli import command
-from tests.cli.command import IDLE, STEPS, done, grid_file, told
+from tests.cli.command import IDLE, STEPS, done, grid_file, refused, told
 from tests.store.fixture import write_experiment
 
 
@@ -64,6 +64,16 @@ def test_finished_cells_are_counted_and_recorded_runs_give_the_pace(here):
     # 2 cells of 3 steps at 10 s a step, at most a few seconds to start each, and a warm start that was never
     # made
     assert plan["estimate"]["seconds"] >= 60
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+@pytest.mark.usefixtures("here")
+def test_a_grid_whose_cells_all_wait_for_other_runs_says_for_which(tmp_path, verb):
+    more = '[[arms]]\nname = "followed"\nmatch = "other/ppo"\n'
+    path = grid_file(tmp_path, more=more)
+    waits = "can be trained yet: 'followed' seed 0 waits for other/ppo seed 0"
+    answer = refused(waits, verb, path, "--arm", "followed")
+    assert "train it with `sorl run experiments/other.toml` (and 1 more wait)" in answer.stderr
 
 
 def test_a_violation_stands_before_a_difference(tmp_path):

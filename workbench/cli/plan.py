@@ -44,6 +44,7 @@ def plan(
     nothing.
     """
     grid = config.load(file, changes or [], History(ctx.obj), arms or [])
+    config.refuse_waiting(grid)
     if grid.region is not None:
         describe_search(grid, grid.region, ctx.obj, workers, form)
     else:

@@ -112,6 +112,7 @@ def _limits(retries: int, hang_seconds: float, memory: float | None) -> Limits:
 def _train(runs: Path, load: Callable[[], Grid], index: "_Index", options: Mapping[str, Any]) -> int:
     """Train the rounds of a grid with the `options` of `grid.run.run`, and report; return the exit code."""
     first = load()
+    config.refuse_waiting(first)
     findings = fairness.planned(first.cells)
     index.begin(first.experiment)
     tell([finding for finding in findings if finding.flagged], err=True)

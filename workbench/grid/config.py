@@ -183,6 +183,14 @@ def _crossed(
     return _without_doubles(replace(grid, cells=tuple(cells), waiting=tuple(waiting)))
 
 
+def refuse_waiting(grid: Grid) -> None:
+    """Raise InputError where every cell of a grid waits for a run of another one."""
+    if grid.waiting and not grid.cells:
+        others = len(grid.waiting) - 1
+        more = f" (and {others} more wait)" if others else ""
+        raise InputError(f"nothing of {grid.path} can be trained yet: {grid.waiting[0]}{more}")
+
+
 def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> _Resolved:
     """Return the settings of an arm. Raises InputError for values and combinations that cannot be trained."""
     where = f"{path}, arm '{arm.label}'"
