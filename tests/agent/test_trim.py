@@ -162,8 +162,8 @@ def test_what_an_agent_reads_and_writes_in_a_world_is_kept() -> None:
     before = Codec(tokenizer, "search-r1")
     after = Codec(small, "search-r1")
     for question in world.questions("eval", 5, 0, 50):
-        assert [old[i] for i in after.asked(question.text)] == before.asked(question.text)
-    assert [old[i] for i in after.observed(None)] == before.observed(None)
+        assert [old[i] for i in after.encode_prompt(question.text)] == before.encode_prompt(question.text)
+    assert [old[i] for i in after.encode_observation(None)] == before.encode_observation(None)
     assert small.chat_template == tokenizer.chat_template
 
 

@@ -58,7 +58,7 @@ class Dialogue:
         self.written: list[bool] = []
         self.log_prob: list[float] = []
         self.stretches: list[list[int]] = []
-        self._add(codec.asked(question.text))
+        self._add(codec.encode_prompt(question.text))
         self.prompt_length = len(self.tokens)
         self.status: list[str] = []
         self._found: list[Retrieved | None] = []  # in each turn
@@ -92,7 +92,7 @@ class Dialogue:
             self.ended = "max_turns"
         if self.ended is not None:
             return []
-        return self._add(self.codec.observed(None if found is None else found.text))
+        return self._add(self.codec.encode_observation(None if found is None else found.text))
 
     def stop(self) -> None:
         """End the episode because no room is left, and drop the unread observation after the last turn."""

@@ -167,25 +167,25 @@ class Codec:
         unknown = self._tokenizer.unk_token_id
         return [self._ids.get(word, unknown) for word in text.split()]
 
-    def asked(self, question: str) -> list[int]:
+    def encode_prompt(self, question: str) -> list[int]:
         """Return the ids of the prompt: the question in its wording, in the tokenizer's chat template if it
         has one.
         """
         question = question.strip()
-        text = self._wording.prompt.replace(
-            "{question}", question if question.endswith("?") else f"{question}?"
-        )
+        if not question.endswith("?"):
+            question += "?"
+        text = self._wording.prompt.replace("{question}", question)
         if self._wording.chat and self._tokenizer.chat_template:
-            said = [{"role": "user", "content": text}]
-            text = str(self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
+            messages = [{"role": "user", "content": text}]
+            chat = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = str(chat)
         return self.encode(text)
 
-    def observed(self, found: str | None) -> list[int]:
+    def encode_observation(self, passages: str | None) -> list[int]:
         """Return the ids of what the policy reads after a turn; None is an action that could not be read."""
-        wording = self._wording
-        return self.encode(
-            wording.invalid if found is None else wording.information.replace("{found}", found.strip())
-        )
+        if passages is None:
+            return self.encode(self._wording.invalid)
+        return self.encode(self._wording.information.replace("{found}", passages.strip()))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`, special tokens included."""

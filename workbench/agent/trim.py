@@ -51,10 +51,10 @@ class Trimmed(NamedTuple):
 def tokens_of_world(world: World, tokenizer: PreTrainedTokenizerBase, wording: str) -> set[int]:
     """Ids of prompts, passages and demonstrations of a world, as an agent with this tokenizer reads them."""
     codec = Codec(tokenizer, wording)
-    needed: set[int] = set(codec.observed(None))
+    needed: set[int] = set(codec.encode_observation(None))
     for split in ("train", "eval"):
         for question in world.questions(split, 0, 0, QUESTIONS):
-            needed.update(codec.asked(question.text))
+            needed.update(codec.encode_prompt(question.text))
     needed |= tokens_of_texts(list(_observations(world)), tokenizer)
     if isinstance(world, Facts | Atlas):
         for episode in demonstrations(world, EPISODES, NOISE, seed=0, codec=codec):

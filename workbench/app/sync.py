@@ -13,8 +13,8 @@ from sorl.store.sync import sync
 
 _LOCK = 1.0  # seconds to wait for the write lock
 _PERIOD = 0.5  # least seconds between two looks at the run folders
-# seconds after which a sync looks for what moves no folder: a trainer that died, a deleted file
-_ANYWAY = 10.0
+# Seconds after which it syncs though no folder has changed: a trainer that died or a deleted file moves none.
+_UNPROMPTED = 10.0
 _PAUSES = 20  # and at least this many times as long as the last sync took
 
 
@@ -30,7 +30,7 @@ class BackgroundSync:
         self._lock = Lock()
         self._thread: Thread | None = None
         self._next = 0.0  # when the next look may begin
-        self._anyway = 0.0
+        self._unprompted = 0.0
         self._seen: frozenset[tuple[str, int]] | None = None
 
     def look(self, wait: float = 0.0) -> None:
@@ -42,7 +42,7 @@ class BackgroundSync:
             thread = self._thread
         thread.join(wait)
 
-    def ahead(self, wait: float) -> None:
+    def look_ahead(self, wait: float) -> None:
         """Look before any screen asks, which then has no pause to sit out."""
         self.look(wait)
         self._next = 0.0
@@ -51,7 +51,7 @@ class BackgroundSync:
         time.sleep(max(0.0, self._next - time.monotonic()))
         began = time.monotonic()
         seen = self._folders()
-        if seen != self._seen or began >= self._anyway:
+        if seen != self._seen or began >= self._unprompted:
             self.syncing = True
             try:
                 report = sync(self.runs, seconds=_LOCK)
@@ -62,7 +62,7 @@ class BackgroundSync:
             else:
                 took = time.monotonic() - began
                 self._seen = seen
-                self._anyway = began + took + max(_ANYWAY, _PAUSES * took)
+                self._unprompted = began + took + max(_UNPROMPTED, _PAUSES * took)
                 aside = f"{len(report.corrupt)} unreadable segments set aside: `sorl doctor` lists them"
                 self.notes = ([aside] if report.corrupt else []) + report.skipped
             finally:

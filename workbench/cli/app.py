@@ -86,6 +86,6 @@ def _warm(runs: Path) -> None:
     for name in page.SCREENS:
         import_module(f"sorl.app.screens.{name}")
     store, syncing = page.store_of(str(runs))
-    syncing.ahead(_PERIOD)
+    syncing.look_ahead(_PERIOD)
     with suppress(InputError):  # the page says it
         import_module("sorl.app.screens.overview").prepare(store)

@@ -52,8 +52,8 @@ def prove(findings: Sequence[Finding], broken: Sequence[Check], slack: float) ->
 
     A violation is that of the surest cause which explains it and shows in the log; one that none explains is
     a finding of its own. Of several that begin in one step the first in the audit's order is the nearest to
-    the bug, and the others are told beside it; a cause that explains it has no second one. So is what only
-    several steps together show, beside a violation among them.
+    the bug, and the finding names the others beside it; a cause that explains it has no second one. A
+    violation that only several steps together show is named beside one of these steps in the same way.
 
     `slack`: steps by which a drift may be dated late.
     """
@@ -66,8 +66,8 @@ def prove(findings: Sequence[Finding], broken: Sequence[Check], slack: float) ->
             continue
         fitting = [finding for finding in left if _fits(finding, check, slack)]
         beside = next((i for i, finding in enumerate(proved) if _began_with(finding, check)), None)
-        is_told = beside is not None and not proved[beside].cause.name.startswith(AUDIT)
-        if fitting and not is_told:
+        has_cause = beside is not None and not proved[beside].cause.name.startswith(AUDIT)
+        if fitting and not has_cause:
             best = max(fitting, key=lambda finding: (finding.clue.grade == "proof", finding.clue.confidence))
             left.remove(best)
             proved.append(best._replace(clue=add_proof(best.clue, check)))

@@ -33,34 +33,47 @@ _POLYNOMIAL = 0x82F63B78  # of CRC-32C, reflected
 
 # Protobuf
 
+# Wire types.
+_WHOLE_NUMBER = 0
+_WITH_LENGTH = 2
+_FIXED_BYTES = {1: 8, 5: 4}
+
 
 def messages(data: Any) -> Iterator[tuple[int, Any]]:
     """Yield (field, value) of a protobuf message: whole numbers as int, the rest as bytes; of what is no
     bytes nothing. ValueError for none.
     """
-    at = 0
+    position = 0
     end = len(data) if isinstance(data, bytes) else 0
-    while at < end:
-        key, at = _varint(data, at)
-        size, at = _varint(data, at) if key & 7 in (0, 2) else ({1: 8, 5: 4}.get(key & 7, end), at)
-        if key & 7 == 0:
-            yield key >> 3, size
+    while position < end:
+        key, position = _varint(data, position)
+        field = key >> 3
+        wire_type = key & 7
+        if wire_type == _WHOLE_NUMBER:
+            number, position = _varint(data, position)
+            yield field, number
             continue
-        if at + size > end:
+        if wire_type == _WITH_LENGTH:
+            size, position = _varint(data, position)
+        else:
+            size = _FIXED_BYTES.get(wire_type, end)
+        if position + size > end:
             raise ValueError("a message is cut off")
-        yield key >> 3, data[at : at + size]
-        at += size
+        yield field, data[position : position + size]
+        position += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the whole number that begins at a position, 7 bits a byte, and where it ends."""
+    value = 0
+    shift = 0
+    while position < len(data) and shift < 64:
+        byte = data[position]
         value |= (byte & 127) << shift
-        at = at + 1
-        shift = shift + 7
+        position += 1
+        shift += 7
         if byte < 128:
-            return value, at
+            return value, position
     raise ValueError("a message is cut off")
 
 
