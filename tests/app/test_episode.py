@@ -551,6 +551,12 @@ def test_the_sentence_says_how_much_where_and_if_nothing_stands_out(
     assert verdict({"trajectory": 7, "gradient_share": share}, 64, shares(*of_turns), tokens).endswith(says)
 
 
+def test_a_step_whose_gradient_is_zero_is_not_called_unmeasured() -> None:
+    row = {"trajectory": 7, "gradient_share": None, "step_gradient": 0.0}
+    says = "this step's gradient is exactly 0, so trajectory 7 has no share of it."
+    assert str(verdict(row, 64, shares(None), TIE)) == says
+
+
 WEIGHTS = st.one_of(st.none(), st.just(0.0), st.just(math.nan), st.floats(1e-6, 1.0))
 
 

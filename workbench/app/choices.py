@@ -336,6 +336,8 @@ def share_of(row: Row, among: int, which: str = "") -> Markup:
     """Say how much of its step's gradient a trajectory of `among` has; `row` answers query `ranking`."""
     which = which or f"trajectory {row['trajectory']}"
     share = row["gradient_share"]
+    if has_no_gradient(row):
+        return Markup("this step's gradient is exactly 0, so {} has no share of it").format(which)
     if share is None or not math.isfinite(share):
         words = "was not measured" if share is None else f"is {number(share)}"
         return Markup("the share of {} in this step's gradient {}").format(which, words)
@@ -343,6 +345,11 @@ def share_of(row: Row, among: int, which: str = "") -> Markup:
     return Markup("{} has {} of this step's gradient{}").format(
         which, percent(share) if share else "none", equal
     )
+
+
+def has_no_gradient(row: Row) -> bool:
+    """Whether the step of a trajectory had a gradient of exactly 0, which nobody has a share of."""
+    return row["gradient_share"] is None and row.get("step_gradient") == 0
 
 
 def _size(value: float | None) -> float:

@@ -823,15 +823,18 @@ def _share_bars(
         x=[value or 0 for value in values],
         mode="text",
         textposition="middle right",
-        text=[_share_label(row[name]) for row in rows],
+        text=[_share_label(row, name) for row in rows],
         textfont={"color": palette.muted, "size": 12},
         cliponaxis=False,
     )
 
 
-def _share_label(value: float | None) -> str:
+def _share_label(row: Row, name: str) -> str:
+    """The share as text; of a step whose gradient is 0 there is none."""
+    value = row[name]
     if value is None:
-        return " not measured"
+        is_zero = name == "gradient_share" and row.get("step_gradient") == 0
+        return " gradient is 0" if is_zero else " not measured"
     return f" {percent(value) if math.isfinite(value) else number(value)}"
 
 

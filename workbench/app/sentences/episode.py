@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from markupsafe import Markup
 
-from sorl.app.choices import share_of
+from sorl.app.choices import has_no_gradient, share_of
 from sorl.app.data import Row
 from sorl.app.episode_data import Side, Top, entry, heaviest, largest, texts_of
 from sorl.app.page import anchor, episode_address
@@ -66,7 +66,7 @@ def verdict(
         parts.append(_turn(turn, turns, link))
     if token and tokens:
         parts.append(_heaviest(token, tokens, turn, link))
-    if row["gradient_share"] == 0:
+    if row["gradient_share"] == 0 or has_no_gradient(row):
         return whole + "."
     if not parts:
         parts.append(Markup("no gradient of its turns or tokens was recorded"))
