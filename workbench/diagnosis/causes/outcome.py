@@ -136,7 +136,7 @@ def groups_agree(log: Log, reward: Curve) -> Clue | None:
     idle = _idle_share(log)
     if idle is None or idle.end < IDLE or idle.end - idle.begin <= CLEAR * idle.error:
         return None
-    what = "some groups are all right and some all wrong, as if a prompt had one answer"
+    what = "in some groups every rollout succeeds and in the others none, as if a prompt had one answer"
     return _idle_clue(idle, reward, IDLE, "", f"{what}; they give no gradient{_entropy_beside(log)}")
 
 
