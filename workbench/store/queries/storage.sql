@@ -3,4 +3,4 @@ SELECT run_id, table_name, sum(rows) AS rows, sum(bytes) AS bytes, count(*) AS s
        count(*) FILTER (status = 'corrupt') AS corrupt
 FROM segment
 GROUP BY run_id, table_name
-ORDER BY bytes DESC
+ORDER BY bytes DESC, run_id, table_name

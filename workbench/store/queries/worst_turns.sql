@@ -4,5 +4,5 @@ SELECT culprit.run_id, culprit.step, culprit.trajectory, culprit.turn_index, cul
 FROM culprit
 LEFT JOIN trajectory USING (run_id, step, trajectory)
 WHERE culprit.mass_rank = 1
-ORDER BY culprit.ratio_mass_frac DESC NULLS LAST
+ORDER BY culprit.ratio_mass_frac DESC NULLS LAST, culprit.run_id, culprit.step, culprit.trajectory
 LIMIT 50
