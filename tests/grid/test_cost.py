@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 
 def test_the_size_of_a_model_is_read_from_its_headers(folder, tmp_path):
-    assert network_of(str(folder)) == Network(parameters=3500, vocabulary=500, layers=3, width=10)
+    assert network_of(str(folder)) == Network(parameters=3500, vocabulary=500)
     assert network_of(str(folder)).body == 3000
     assert network_of(str(tmp_path / "none")) is None
     (tmp_path / "broken").mkdir()

@@ -42,8 +42,6 @@ class Network:
 
     parameters: int
     vocabulary: int  # parameters of the embedding, which is also the head where the two are tied
-    layers: int
-    width: int
 
     @property
     def body(self) -> int:
@@ -64,8 +62,6 @@ def network_of(model: str) -> Network | None:
         return Network(
             parameters=sum(_count_parameters(file) for file in folder.glob("*.safetensors")),
             vocabulary=width * int(config["vocab_size"]),
-            layers=int(config["num_hidden_layers"]),
-            width=width,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -72,6 +72,6 @@ def probe_model(
     step = Rows(rows, max(2, round(tokens)), max(1, round(written)))
     try:
         seconds = time_passes(folder, settings_json, step)
-    except (OSError, ValueError, KeyError, AttributeError, ImportError):
-        return machine
+    except (OSError, ValueError, KeyError, AttributeError, ImportError, RuntimeError):
+        return machine  # of another kind, or without room on the device
     return replace(machine, product_seconds=seconds.product, weight_seconds=seconds.decoded_weight)
