@@ -198,7 +198,7 @@ class Local:
         os.environ |= dict.fromkeys(_THREADS, str(job.threads))  # read by libraries when they are imported
         os.environ |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": _python_path()}
         # A thread of OpenMP that waits by spinning takes a core from the other processes: beside one busy
-        # process, two threads made 38 to 41 matrix products a second so, and 49 to 56 with threads that sleep.
+        # process, two threads then made 38 to 41 matrix products a second, and 49 to 56 where they slept.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         try:
             process.start()
